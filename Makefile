@@ -1,0 +1,38 @@
+# make demo   sets everything up and runs the main job on bundled data
+# make test   sets everything up and runs the tests
+# make lint   ruff and mypy          make test-gpu   the tests marked gpu, on a machine with CUDA
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-gpu lint format clean
+
+demo: $(READY)
+	$(BIN)/scns demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not gpu" -n 2
+
+test-gpu:
+	PYTHONPATH=src python3 -m pytest -m gpu
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "scns needs Python 3.10 or newer, but '$(PYTHON)' is $$($(PYTHON) -V 2>&1); try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@

@@ -1,0 +1,36 @@
+"""Random crop, horizontal flip and normalisation as functions of (images, offsets, flips): no randomness in here.
+
+Padding is black and comes before normalisation, as in the published recipes. Everything is index arithmetic: static
+shapes, no boolean masks, no host synchronisation. Results are channels_last.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def crop_flip(pixels: Tensor, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pad: int) -> Tensor:
+    """Images `index`, padded by `pad` black pixels, cropped at (dy, dx), mirrored where `flip`: [batch, 3, h, w]."""
+    height, width = pixels.shape[2:]
+    rows = torch.arange(height, device=pixels.device)
+    columns = torch.arange(width, device=pixels.device)
+    y = rows + (dy[:, None] - pad)  # [batch, height]
+    x = torch.where(flip[:, None], width - 1 - columns, columns) + (dx[:, None] - pad)  # [batch, width]
+    inside_y, inside_x = (y >= 0) & (y < height), (x >= 0) & (x < width)
+    y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
+    taken = pixels.permute(0, 2, 3, 1)[index[:, None, None], y[:, :, None], x[:, None, :]]  # [batch, h, w, 3]
+    taken = taken * (inside_y[:, :, None] & inside_x[:, None, :])[..., None]
+    return taken.permute(0, 3, 1, 2)
+
+
+def normalise(pixels: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+    """uint8 [batch, 3, h, w] -> (pixels / 255 - mean) / std, channels_last."""
+    scale = [1 / (255 * s) for s in std]
+    shift = [-m / s for m, s in zip(mean, std, strict=True)]
+    pixels = pixels.to(dtype, memory_format=torch.channels_last)
+    return pixels * _per_channel(scale, pixels) + _per_channel(shift, pixels)
+
+
+def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.stack([like.new_full((), value) for value in values])[:, None, None]

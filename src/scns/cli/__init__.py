@@ -1,0 +1,59 @@
+"""The command line: every command turns its words into one call of the library. One file a group of commands."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from scns import __version__
+from scns.cli import data, models, screen
+from scns.errors import InputError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        screen.out.print(f"scns {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help="Better negatives: sampled by what a pretrained network or word vectors call similar.")
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+app.add_typer(data.app, name="data")
+app.command("models")(models.table)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; bad input ends in one sentence and exit code 2 (a traceback with SCNS_DEBUG=1)."""
+    try:
+        app(args=arguments, prog_name="scns")
+    except (InputError, OSError) as error:
+        if os.environ.get("SCNS_DEBUG") == "1":
+            raise
+        screen.complain(_sentence(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        screen.complain("Stopped by Ctrl-C.")
+        sys.exit(130)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        named = f" '{error.filename}'" if error.filename else ""
+        return f"{error.strerror}{named}; check the path, its permissions and the free space."
+    return str(error)

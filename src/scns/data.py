@@ -1,0 +1,100 @@
+"""`Images`: a data set held as uint8 on a device; its splits; and the random order and views of an epoch."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scns import draws
+from scns.errors import InputError
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images and labels of one split. `mean` and `std` are the data set's published normalisation, in [0, 1] units."""
+
+    pixels: Tensor  # uint8 [n, 3, height, width]
+    labels: Tensor  # int64 [n]
+    names: tuple[str, ...]  # label names, in label order
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    coarse: Tensor | None = None  # int64 [n]: superclass labels, where the set has them
+    coarse_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape, count = tuple(self.pixels.shape), len(self.labels)
+        if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4 or shape[1] != 3:
+            raise InputError(f"Images are uint8 [n, 3, height, width], but these are {self.pixels.dtype} {shape}.")
+        if self.labels.dtype != torch.int64 or shape[0] != count:
+            raise InputError(f"{shape[0]} images need {shape[0]} int64 labels, but there are {count} {self.labels.dtype}.")
+        if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.names):
+            low, high = int(self.labels.min()), int(self.labels.max())
+            raise InputError(f"Labels run from {low} to {high}, but {len(self.names)} classes are named: 0 to {len(self.names) - 1}.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        return len(self.names)
+
+    @property
+    def size(self) -> int:
+        """Height in pixels."""
+        return self.pixels.shape[2]
+
+    def to(self, device: torch.device | str) -> "Images":
+        coarse = None if self.coarse is None else self.coarse.to(device)
+        return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device), coarse=coarse)
+
+    def subset(self, index: Tensor) -> "Images":
+        """The samples of `index`, in its order."""
+        index = index.to(self.labels.device)
+        coarse = None if self.coarse is None else self.coarse[index]
+        return replace(self, pixels=self.pixels[index], labels=self.labels[index], coarse=coarse)
+
+    def split(self, fraction: float = 0.05, seed: int = 0) -> tuple["Images", "Images"]:
+        """(the rest, a stratified `fraction`): the same for the same seed on every machine."""
+        rest, held = split(self.labels, fraction, seed)
+        return self.subset(rest), self.subset(held)
+
+
+def split(labels: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Indices of (the rest, a random `fraction` of every class), each ascending.
+
+    Class counts are rounded so that the held-out part has round(fraction * n) samples in all.
+    """
+    if not 0 <= fraction < 1:
+        raise InputError(f"The held-out fraction is {fraction}, but it must be at least 0 and below 1.")
+    labels = labels.cpu()
+    order = draws.permutation(len(labels), seed, draws.SPLIT)
+    order = order[torch.argsort(labels[order], stable=True)]  # by class, random within a class
+    counts = torch.bincount(labels)
+    shares = torch.diff(torch.floor(counts.cumsum(0).double() * fraction + 0.5), prepend=torch.zeros(1).double())
+    rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[order]]
+    held = rank < shares[labels[order]]
+    return order[~held].sort().values, order[held].sort().values
+
+
+class EpochTable(NamedTuple):
+    """An epoch's order, and the view of the sample at each place of it."""
+
+    order: Tensor  # int64 [n]: sample indices
+    dy: Tensor  # int64 [n]: vertical crop offset, 0 .. 2 * pad
+    dx: Tensor  # int64 [n]
+    flip: Tensor  # bool [n]
+
+
+def epoch_table(count: int, seed: int, epoch: int, *, pad: int = 4, device: torch.device | str | None = None) -> EpochTable:
+    """The order and views of an epoch, from (seed, epoch) alone. A sample's view does not depend on its place."""
+    order = draws.permutation(count, seed, draws.ORDER, epoch, device=device)
+    dy = draws.integers(2 * pad + 1, seed, draws.CROP_Y, epoch, order)
+    dx = draws.integers(2 * pad + 1, seed, draws.CROP_X, epoch, order)
+    flip = draws.integers(2, seed, draws.FLIP, epoch, order) == 1
+    return EpochTable(order, dy, dx, flip)
+
+
+def padding(size: int) -> int:
+    """Pixels of black padding for a random crop: 4 at 32 px, 8 at 64 px."""
+    return size // 8

@@ -1,0 +1,18 @@
+"""What scns says when it is given something it cannot work with."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Bad input: one sentence that names the value and the remedy. The command line prints it and exits with 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that does not exist, with the nearest names (or all of them, when they are few)."""
+    choices = sorted(known)
+    near = get_close_matches(name, choices, n=3, cutoff=0.5) or get_close_matches(
+        name.lower(), choices, n=3, cutoff=0.4
+    )
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(choices)}."
+    return InputError(f"Unknown {kind} '{name}'; {hint}")

@@ -1,0 +1,25 @@
+"""Data sets, networks and methods are modules of a folder, found by name: a new one is a new file and nothing else."""
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+from scns.errors import unknown
+
+
+def names(package: ModuleType) -> dict[str, str]:
+    """Every name the modules of `package` offer -> its module: `NAMES` where a module has it, else the module's own name."""
+    offered = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        if not info.name.startswith("_"):
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+            offered.update(dict.fromkeys(getattr(module, "NAMES", [info.name.replace("_", "-")]), module.__name__))
+    return offered
+
+
+def find(package: ModuleType, kind: str, name: str) -> ModuleType:
+    """The module of `package` that offers `name`."""
+    offered = names(package)
+    if name not in offered:
+        raise unknown(kind, name, offered)
+    return importlib.import_module(offered[name])
