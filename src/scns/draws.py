@@ -6,13 +6,15 @@ on what was drawn before. The hash is splitmix64's finaliser, applied once per k
 are the same on every device.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 Key = int | Tensor
 
 # Streams keep different uses of one seed apart.
-ORDER, CROP_Y, CROP_X, FLIP, SPLIT, NEGATIVES, POSITIVES, MIXING, CLUSTERS = range(1, 10)
+ORDER, CROP_Y, CROP_X, FLIP, SPLIT, NEGATIVES, POSITIVES, MIXING, CLUSTERS, MEMORY, MIXTURE = range(1, 12)
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -23,8 +25,11 @@ _WORD = (1 << 64) - 1
 def bits(*keys: Key) -> Tensor:
     """64 random bits as int64 for every element of the broadcast keys, on the device of the keys."""
     state: Key = _GOLDEN
-    for key in keys:  # plain numbers are mixed in Python: no tensor is made for them, so nothing is copied to a device
-        state = _mix_number(state ^ (key & _WORD)) if _numbers(state, key) else _mix(_signed(state) ^ _signed(key))
+    for key in keys:
+        if isinstance(state, Tensor) or isinstance(key, Tensor):
+            state = _mix(_signed(state) ^ _signed(key))
+        else:  # plain numbers are mixed in Python: no tensor is made for them, so nothing is copied to a device
+            state = _mix_number(state ^ (key & _WORD))
     return state if isinstance(state, Tensor) else torch.tensor(_signed(state))
 
 
@@ -63,11 +68,7 @@ def _shift(state: Tensor, by: int) -> Tensor:
     return (state >> by) & ((1 << (64 - by)) - 1)
 
 
-def _numbers(*keys: Key) -> bool:
-    return not any(isinstance(key, Tensor) for key in keys)
-
-
-def _signed(key: Key) -> Key:
+def _signed(key: Key) -> Any:
     """The same 64 bits as int64 would hold them."""
     if isinstance(key, Tensor):
         return key.to(torch.int64)

@@ -6,12 +6,18 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """The input of one step. `index` names the samples in the data set, `view` the crop and flip each was given."""
+    """The input of one step.
 
-    images: Tensor  # float [batch, 3, height, width]
-    labels: Tensor  # int64 [batch]
-    index: Tensor  # int64 [batch]
-    view: Tensor  # int64 [batch]
+    Rows 0 .. anchors - 1 are the anchors; where a method asks for companions (positives, negatives), they follow,
+    companion j of anchor i at row anchors + i * companions + j.
+    """
+
+    images: Tensor  # float [rows, 3, height, width]
+    labels: Tensor  # int64 [rows]; -1 = unlabelled
+    index: Tensor  # type: ignore[assignment]  # int64 [rows]: sample numbers in the data set
+    view: Tensor  # int64 [rows]: the crop and flip each sample was given
+    epoch: Tensor  # int64 []
+    anchors: int
 
 
 class Features(NamedTuple):
@@ -21,7 +27,26 @@ class Features(NamedTuple):
     activation (pre-activation networks: after the next batch norm). A plain embedding model leaves them empty.
     """
 
-    logits: Tensor  # [batch, classes]
-    embedding: Tensor  # [batch, width]: pooled, the input of the classifier
-    maps: tuple[Tensor, ...] = ()  # each [batch, channels, height, width]
+    logits: Tensor  # [rows, classes]
+    embedding: Tensor  # [rows, width]: pooled, the input of the classifier
+    maps: tuple[Tensor, ...] = ()  # each [rows, channels, height, width]
     preacts: tuple[Tensor, ...] = ()
+
+    def rows(self, start: int, stop: int) -> "Features":
+        """The features of some rows of the batch."""
+        some = slice(start, stop)
+        maps, preacts = (tuple(x[some] for x in each) for each in (self.maps, self.preacts))
+        return Features(self.logits[some], self.embedding[some], maps, preacts)
+
+
+class Shapes(NamedTuple):
+    """The sizes of a network's features, without the batch: what a method needs to know to build its parts."""
+
+    classes: int
+    width: int
+    maps: tuple[tuple[int, int, int], ...] = ()  # (channels, height, width)
+
+    @staticmethod
+    def of(features: Features) -> "Shapes":
+        maps = tuple((x.shape[1], x.shape[2], x.shape[3]) for x in features.maps)
+        return Shapes(features.logits.shape[1], features.embedding.shape[1], maps)

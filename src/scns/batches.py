@@ -1,0 +1,67 @@
+"""`NeighborBatchSampler`: batches for a DataLoader that hold anchors together with their positives and negatives."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from scns import draws
+from scns.errors import InputError
+from scns.sampling import Negatives, Positives
+
+
+class NeighborBatchSampler(Sampler[list[int]]):
+    """Goes to DataLoader(batch_sampler=...): each batch is [anchors, their positives, their negatives].
+
+    A batch of `batch_size` rows has a = batch_size // (1 + positives + negatives) anchors; row i < a is an anchor, its
+    j-th positive is row a + i * positives + j, and its negatives follow all positives in the same way. Every sample is
+    an anchor once an epoch. Batches depend on (seed, epoch) alone; with `num_replicas`, rank r takes every
+    num_replicas-th batch, and all ranks get the same number.
+    """
+
+    def __init__(
+        self,
+        sampler: Negatives,
+        labels: Tensor,
+        *,
+        batch_size: int,
+        negatives: int = 1,
+        positives: int = 1,
+        seed: int = 0,
+        num_replicas: int = 1,
+        rank: int = 0,
+        drop_last: bool = True,
+    ) -> None:
+        self.sampler, self.others, self.count = sampler, Positives(labels, seed=seed), len(labels)
+        self.negatives, self.positives, self.seed = negatives, positives, seed
+        self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, rank, drop_last, 0
+        self.anchors = batch_size // (1 + positives + negatives)
+        if negatives < 1 or positives < 0 or self.anchors < 1:
+            raise InputError(
+                f"{batch_size} rows cannot hold an anchor, its {positives} positives and {negatives} negatives; "
+                f"make batch_size at least {1 + positives + negatives}."
+            )
+        if not 0 <= rank < num_replicas:
+            raise InputError(f"rank={rank} must be from 0 to num_replicas - 1 = {num_replicas - 1}.")
+        if len(self) == 0:
+            raise InputError(f"{self.count} samples do not fill one batch of {self.anchors} anchors on each rank.")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the order, positives and negatives of that epoch from now on."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        batches = self.count // self.anchors if self.drop_last else -(-self.count // self.anchors)
+        return batches // self.num_replicas
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = draws.permutation(self.count, self.seed, draws.ORDER, self.epoch)
+        for batch in range(len(self)):
+            start = (batch * self.num_replicas + self.rank) * self.anchors
+            anchors = order[start : start + self.anchors]
+            parts = [anchors]
+            if self.positives:
+                parts.append(self.others.sample(anchors, self.positives, epoch=self.epoch).flatten())
+            parts.append(self.sampler.sample(anchors, self.negatives, epoch=self.epoch).flatten())
+            yield torch.cat(parts).tolist()

@@ -1,0 +1,81 @@
+"""Drawing from discrete distributions so that the result is the same for any device, batch size and order.
+
+Probabilities become integers first: sums of integers do not depend on the order of additions, so neither do the draws.
+"""
+
+import torch
+from torch import Tensor
+
+from scns import draws
+from scns.errors import InputError
+
+Epoch = int | Tensor
+
+UNIT = 1 << 30  # integer weight of the likeliest candidate; nothing weighs less than 1
+
+
+def as_integers(log_weights: Tensor) -> Tensor:
+    """exp(log weight - best) as integers up to 2^30, at least 1; 0 where the log weight is -inf."""
+    weight = torch.exp(log_weights - log_weights.amax(-1, keepdim=True)) * UNIT
+    return torch.where(log_weights.isneginf(), 0, weight.round().clamp(min=1)).long()
+
+
+def softmax_integers(scores: Tensor, scale: float) -> Tensor:
+    """Integer weights in proportion to softmax(scale * scores); 0 where the score is -inf."""
+    scores = scores.double()
+    return as_integers(torch.where(scores.isneginf(), scores, scale * scores))
+
+
+def shares(integers: Tensor) -> Tensor:
+    """The probabilities that integer weights stand for, float32."""
+    return (integers.double() / integers.sum(-1, keepdim=True)).float()
+
+
+def offset(seed: int, anchors: Tensor, epoch: Epoch, stream: int = draws.NEGATIVES) -> Tensor:
+    """One uniform number an anchor, float64 [batch, 1]: where systematic sampling begins."""
+    return draws.uniform(seed, stream, epoch, anchors[:, None], -1, dtype=torch.float64)
+
+
+def positions(seed: int, anchors: Tensor, num: int, epoch: Epoch, stream: int = draws.NEGATIVES) -> Tensor:
+    """Independent uniform numbers, float64 [batch, num]."""
+    return draws.uniform(seed, stream, epoch, anchors[:, None], columns(num, anchors), dtype=torch.float64)
+
+
+def even_positions(seed: int, anchors: Tensor, num: int, epoch: Epoch, stream: int = draws.NEGATIVES) -> Tensor:
+    """Evenly spaced numbers from one random offset, float64 [batch, num]: systematic sampling."""
+    return (columns(num, anchors) + offset(seed, anchors, epoch, stream)) / num
+
+
+def pick(integers: Tensor, position: Tensor) -> Tensor:
+    """The candidate at each position in [0, 1) of the cumulative distribution: int64 [batch, num]."""
+    ends = integers.cumsum(1)
+    return torch.searchsorted(ends, (position * ends[:, -1:]).long(), right=True)
+
+
+def systematic_counts(integers: Tensor, start: Tensor, num: int) -> Tensor:
+    """How often each candidate is met by `num` evenly spaced positions: num * share on average, int64 [batch, k]."""
+    ends = integers.cumsum(1)
+    total = ends[:, -1:]
+    upto = (num * ends + (start * total).long()) // total
+    return torch.diff(upto, dim=1, prepend=torch.zeros_like(total))
+
+
+def pick_distinct(log_p: Tensor, seed: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
+    """Draws without repetition, in order of drawing: int64 [batch, num] columns of `log_p` (Gumbel top-k)."""
+    u = positions(seed, anchors, log_p.shape[1], epoch)
+    gumbel = -torch.log(-torch.log(u.clamp(min=2.0**-54)))
+    return (log_p.double() + gumbel).topk(num, dim=1).indices
+
+
+def look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
+    """values [batch, k] of the `wanted` keys [batch, m]; -inf where a row of keys does not hold them."""
+    keys, by_key = keys.sort(dim=1)
+    place = torch.searchsorted(keys, wanted.contiguous()).clamp(max=keys.shape[1] - 1)
+    return torch.where(keys.gather(1, place) == wanted, values.gather(1, by_key.gather(1, place)), -torch.inf)
+
+
+def columns(count: int, like: Tensor) -> Tensor:
+    """0 .. count - 1 on the device of `like`."""
+    if count < 1:
+        raise InputError(f"{count} draws were asked for, but at least 1 is needed.")
+    return torch.arange(count, device=like.device)

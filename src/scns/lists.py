@@ -1,0 +1,123 @@
+"""Approximate search for large sets: only some lists of rows are looked at, and the recall is measured."""
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scns import draws, search
+from scns.errors import InputError
+from scns.search import CPU_SCORES, Corpus, Found, Progress, by_score_then_index, empty, put, ranked, take
+
+_CHECKED = 256  # rows on which the recall is measured
+
+
+def approximate(
+    data: Corpus,
+    rows: Tensor,
+    k: int,
+    backend: str,
+    *,
+    probe: int | None = None,
+    positive: str | float | None = None,
+    progress: Progress = None,
+) -> tuple[Found, float]:
+    """(what was found for the caller's `rows`, its recall against the exact search on a sample of them)."""
+    places, back = search.places(data, rows)
+    look = by_classes if backend == "classes" else with_faiss
+    found = search.in_order(look(data, places, k, probe=probe, progress=progress), back)
+    sample = draws.permutation(len(rows), 0, draws.SPLIT)[:_CHECKED].to(rows.device)
+    truth = search.exact(data, rows[sample], k, positive=positive)
+    quality = recall(found.indices[sample.to(found.indices.device)].cpu(), truth.indices.cpu())
+    if positive is not None:
+        found = replace(found, positive=_nearest_of_own_class(data)[rows])
+    return found, quality
+
+
+def recall(found: Tensor, truth: Tensor) -> float:
+    """The share of the true neighbours that were found; both int [rows, k]."""
+    hits = sum(int(torch.isin(want[want >= 0], have).sum()) for want, have in zip(truth, found, strict=True))
+    return hits / max(1, int((truth >= 0).sum()))
+
+
+def _nearest_of_own_class(data: Corpus) -> Tensor:
+    """Largest same-class similarity of every row without a search: one product a class."""
+    assert data.labels is not None
+    result = data.unit.new_full((len(data),), -torch.inf)
+    sizes = torch.unique_consecutive(data.labels, return_counts=True)[1].tolist()
+    for members in torch.arange(len(data), device=data.order.device).split(sizes):
+        if len(members) > 1:
+            own = data.unit[members] @ data.unit[members].T
+            result[data.order[members]] = own.fill_diagonal_(-torch.inf).amax(1)
+    return result.half()
+
+
+def by_classes(
+    data: Corpus,
+    rows: Tensor,
+    k: int,
+    *,
+    probe: int | None,
+    progress: Progress = None,
+) -> Found:
+    """The k best columns inside the `probe` classes whose centroids are nearest to the row's own class: approximate.
+
+    The labels serve as inverted lists; the own class is skipped for free. Default: a fifth of the classes, or as many
+    as hold 4 k rows.
+    """
+    if data.labels is None or bool((data.labels < 0).any()) or data.groups is not None:
+        raise InputError("The backend 'classes' needs a label for every row and no groups; use backend='exact'.")
+    found, counts = torch.unique_consecutive(data.labels, return_counts=True)
+    bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    classes = len(found)
+    centroids = torch.stack([data.unit[bounds[c] : bounds[c + 1]].mean(0) for c in range(classes)])
+    near = F.normalize(centroids, dim=1) @ F.normalize(centroids, dim=1).T
+    near = near.fill_diagonal_(-torch.inf).argsort(dim=1, descending=True, stable=True)
+    if probe is None:
+        probe = max(classes // 5, -(-4 * k // int(counts.min())), 1)
+    probe = min(probe, classes - 1)
+    class_of = torch.repeat_interleave(torch.arange(classes, device=counts.device), counts)[rows]
+    result = empty(len(rows), k, rows.device)
+    for done, c in enumerate(torch.unique(class_of).tolist(), 1):
+        lists = near[c, :probe].sort().values.tolist()
+        columns = torch.cat([torch.arange(int(bounds[j]), int(bounds[j + 1]), device=rows.device) for j in lists])
+        own = (class_of == c).nonzero()[:, 0]
+        chunk = max(1, CPU_SCORES // len(columns))
+        for some in own.split(chunk):
+            scores = torch.mm(take(data.unit, rows[some]), data.unit[columns].T)
+            values, indices = ranked(scores, min(k, len(columns)), data.order[columns])
+            put(result, some, values, indices)
+        if progress:
+            progress(done, classes)
+    return result
+
+
+def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progress: Progress = None) -> Found:
+    """The k best columns from a faiss inverted-file index, over-fetched by the largest class and then filtered."""
+    try:
+        import faiss
+    except ImportError:
+        raise InputError("backend='faiss' needs faiss; install it with: pip install 'scns[ann]'.") from None
+    unit = data.unit.cpu().numpy()
+    lists = max(1, min(4096, int(4 * len(data) ** 0.5), len(data) // 39))  # 39 points a list: faiss's own minimum
+    index = faiss.index_factory(unit.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(unit)
+    index.add(unit)
+    index.nprobe = min(lists, probe or max(8, lists // 8))
+    fetch = min(len(data), k + int((data.stop - data.start).max()))
+    result = empty(len(rows), k, torch.device("cpu"))
+    places = rows.cpu()
+    for some in torch.arange(len(rows)).split(4096):
+        values, columns = (torch.from_numpy(x) for x in index.search(unit[places[some].numpy()], fetch))
+        start, stop = data.start.cpu()[places[some], None], data.stop.cpu()[places[some], None]
+        banned = (columns < 0) | ((columns >= start) & (columns < stop))
+        if data.groups is not None:
+            groups = data.groups.cpu()
+            banned |= groups[columns.clamp(min=0)] == groups[places[some], None]
+        values = values.masked_fill(banned, -torch.inf)
+        values, indices = by_score_then_index(values, data.order.cpu()[columns.clamp(min=0)])
+        put(result, some, values[:, :k], indices[:, :k])
+        if progress:
+            progress(int(some[-1]) + 1, len(rows))
+    return result

@@ -1,0 +1,107 @@
+"""Feature memories: a table with one row per sample or class, and a queue of the latest features.
+
+Everything they remember is in `state_dict()`, so a reloaded memory gives the same loss to the last bit. Shapes are
+static and nothing waits for the device, so both can live inside a captured step. Rows are unit vectors.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scns import draws
+from scns.errors import InputError
+
+
+class FeatureTable(nn.Module):
+    """One unit vector a row, moved towards new features: v <- normalise(momentum * v + (1 - momentum) * z).
+
+    Rows start as random directions and take the first feature whole. `rows` are samples (a memory bank) or classes
+    (the prototypes of online instance matching).
+    """
+
+    features: Tensor
+    filled: Tensor
+
+    def __init__(self, rows: int, dim: int, *, momentum: float = 0.5, seed: int = 0) -> None:
+        super().__init__()
+        if rows < 1 or dim < 1:
+            raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows} x {dim}.")
+        if not 0 <= momentum <= 1:
+            raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
+        self.momentum = momentum
+        start = 2 * draws.uniform(seed, draws.MEMORY, torch.arange(rows)[:, None], torch.arange(dim)) - 1
+        self.register_buffer("features", F.normalize(start, dim=1))  # [rows, dim]
+        self.register_buffer("filled", torch.zeros(rows, dtype=torch.bool))
+
+    @torch.no_grad()
+    def update(self, rows: Tensor, z: Tensor, *, distinct: bool = False) -> None:
+        """Move `rows` towards the unit features `z`, in batch order where a row comes several times.
+
+        distinct=True promises that no row comes twice; one step then serves the whole batch.
+        """
+        if rows.shape != z.shape[:1] or z.shape[1:] != self.features.shape[1:]:
+            raise InputError(
+                f"{tuple(rows.shape)} rows of width {self.features.shape[1]} cannot take features {tuple(z.shape)}."
+            )
+        z = z.detach().to(self.features.dtype)
+        parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
+        for row, new in parts:
+            share = self.momentum * self.filled[row].to(new.dtype)[:, None]
+            self.features.index_copy_(0, row, F.normalize(share * self.features[row] + (1 - share) * new, dim=1))
+            self.filled.index_fill_(0, row, True)
+
+    def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor.
+
+        Few rows are gathered; many are cheaper to pick out of the product with the whole table.
+        """
+        table = self.features.to(z.dtype)
+        if rows is None:
+            return z @ table.T
+        if rows.numel() <= len(table):
+            return torch.bmm(table[rows], z[:, :, None])[:, :, 0]
+        return (z @ table.T).gather(1, rows)
+
+
+class FeatureQueue(nn.Module):
+    """The last `size` features with their sample numbers and labels, oldest overwritten first."""
+
+    features: Tensor
+    ids: Tensor
+    labels: Tensor
+    cursor: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        if size < 1 or dim < 1:
+            raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size} x {dim}.")
+        self.register_buffer("features", torch.zeros(size, dim))
+        self.register_buffer("ids", torch.full((size,), -1))
+        self.register_buffer("labels", torch.full((size,), -1))
+        self.register_buffer("cursor", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def push(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:
+        """Store a batch of unit features; the place after the last is the first."""
+        size = len(self.ids)
+        if len(z) > size:
+            raise InputError(f"A batch of {len(z)} does not fit a queue of {size}; make the queue at least as large.")
+        if not len(z) == len(ids) == len(labels) or z.shape[1:] != self.features.shape[1:]:
+            raise InputError(
+                f"{len(z)} features of width {tuple(z.shape[1:])}, {len(ids)} ids and {len(labels)} labels do not go "
+                f"together in a queue of width {self.features.shape[1]}."
+            )
+        places = (self.cursor + torch.arange(len(z), device=z.device)) % size
+        self.features.index_copy_(0, places, z.detach().to(self.features.dtype))
+        self.ids.index_copy_(0, places, ids)
+        self.labels.index_copy_(0, places, labels)
+        self.cursor.add_(len(z)).remainder_(size)
+
+    def logits(self, z: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
+        """Dot products [batch, size]; -inf for empty places, the anchor itself and samples of its class."""
+        return torch.where(self.mask(ids, labels), z @ self.features.to(z.dtype).T, -torch.inf)
+
+    def mask(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """bool [batch, size]: the places that hold a negative of each anchor (unlabelled, -1: any but itself)."""
+        same = (labels[:, None] == self.labels) & (labels[:, None] >= 0)
+        return (self.ids >= 0) & (ids[:, None] != self.ids) & ~same

@@ -1,0 +1,164 @@
+"""Training objectives: one file each, named after the method, with a class `Objective(Method)`.
+
+A method's keyword arguments are its hyper-parameters, with the paper's values as defaults; `PRESETS` of its module
+holds other published values by name. `build` finds a method by the name of its file.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scns import functional, plugins
+from scns.errors import InputError, unknown
+from scns.features import Batch, Features, Shapes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is built for."""
+
+    labels: Tensor  # int64 [n]: of the training set; -1 = unlabelled
+    student: Shapes
+    teacher: Shapes | None = None
+    embeddings: Callable[[], Tensor] | None = None  # a frozen network's embedding of every training sample, [n, dim]
+    class_vectors: Callable[[], Tensor] | None = None  # word vectors of the label names, [classes, dim]
+    seed: int = 0
+
+    @property
+    def classes(self) -> int:
+        return self.student.classes
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Training that comes before the main one: `losses` of (batch, student, teacher), over `modules` of the method."""
+
+    name: str
+    epochs: int
+    losses: Callable[[Batch, Features, Features], dict[str, Tensor]]
+    modules: list[nn.Module] = field(default_factory=list)
+    student: bool = False  # train the student's feature layers too (all but the classifier)
+    lr: float | None = None  # None: that of the main stage
+
+
+class Method(nn.Module):
+    """A training objective: may own parameters (projections) and buffers (tables, queues).
+
+    Total loss = ce * cross-entropy + kld * distillation of logits + the method's own terms.
+    """
+
+    needs: tuple[str, ...] = ()  # of "teacher", "maps", "preacts", "embeddings", "class_vectors"
+    companions = 0  # how many samples beside each anchor a step forwards, chosen by `companion_index`
+
+    def __init__(self, setting: Setting, *, ce: float = 1.0, kld: float = 0.0, temperature: float = 4.0) -> None:
+        super().__init__()
+        self.ce, self.kld, self.temperature = ce, kld, temperature
+        if setting.teacher is None and ("teacher" in self.needs or kld):
+            raise InputError(f"The method '{self.name()}' needs a teacher; give one, or use 'ce' or 'infonce'.")
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__module__.rsplit(".", 1)[-1].replace("_", "-")
+
+    def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
+        """Named scalar losses, already weighted; the step adds them up."""
+        return self.classification(batch, student, teacher)
+
+    def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:
+        """Update tables and queues: no gradient, inside the captured step."""
+
+    def companion_index(self, index: Tensor, epoch: Tensor) -> Tensor:
+        """Sample numbers int64 [batch, companions] to forward beside the anchors `index`."""
+        raise NotImplementedError
+
+    def epoch_order(self, batch: int, epoch: int) -> Tensor | None:
+        """The order of an epoch's samples, where the method must choose it (whole batches); None: a random order."""
+        return None
+
+    def stages(self) -> list[Stage]:
+        """What is trained before the main stage, in order."""
+        return []
+
+    def trained(self) -> Iterator[nn.Parameter]:
+        """The parameters that train in the main stage."""
+        yield from self.parameters()
+
+    def classification(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
+        """The two terms on logits that every method may have, on the anchors; unlabelled ones (-1) have no cross-entropy."""
+        count = batch.anchors
+        losses = {}
+        if self.ce:
+            labels = batch.labels[:count]
+            total = F.cross_entropy(student.logits[:count].float(), labels, ignore_index=-1, reduction="sum")
+            losses["ce"] = self.ce * total / (labels >= 0).sum().clamp(min=1)
+        if self.kld:
+            assert teacher is not None
+            losses["kld"] = self.kld * functional.kld(student.logits[:count], teacher.logits[:count], self.temperature)
+        return losses
+
+
+class Head(nn.Module):
+    """A linear projection to `dim` numbers, scaled to unit length."""
+
+    def __init__(self, width: int, dim: int = 128) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, dim)
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        projected = self.linear(embedding.to(self.linear.weight.dtype))
+        return F.normalize(projected if projected.dtype == torch.float64 else projected.float(), dim=1)
+
+
+def names() -> list[str]:
+    """Every method's name."""
+    return sorted(plugins.names(sys.modules[__name__]))
+
+
+def module(name: str) -> ModuleType:
+    """The file of the method `name`."""
+    return plugins.find(sys.modules[__name__], "method", name)
+
+
+def build(name: str, setting: Setting, *, preset: str | None = None, **arguments: object) -> Method:
+    """The method `name` for a setting, with the values of a preset and then of `arguments` over its defaults."""
+    found = module(name)
+    presets: dict[str, dict[str, object]] = getattr(found, "PRESETS", {})
+    if preset is not None and preset not in presets:
+        raise unknown(f"preset of '{name}'", preset, presets)
+    known = hyperparameters(name)
+    for key in arguments:
+        if key not in known:
+            raise unknown(f"argument of '{name}'", key, known)
+    chosen = {**(presets[preset] if preset else {}), **arguments}
+    return found.Objective(setting, **chosen)
+
+
+def hyperparameters(name: str) -> dict[str, object]:
+    """The arguments of a method and their defaults."""
+    signature = inspect.signature(module(name).Objective.__init__)
+    skipped = ("self", "setting")
+    return {
+        key: p.default for key, p in signature.parameters.items() if key not in skipped and p.kind is p.KEYWORD_ONLY
+    }
+
+
+def paired(student: tuple, teacher: tuple, pair: str, what: str) -> Iterator[tuple]:
+    """Layers of student and teacher, one to one; lists of different length are an error unless pair="shallow"."""
+    if pair not in ("exact", "shallow"):
+        raise unknown("pair", pair, ["exact", "shallow"])
+    if len(student) != len(teacher) and pair == "exact":
+        raise InputError(
+            f"The student has {len(student)} {what} {_sizes(student)}, the teacher {len(teacher)} {_sizes(teacher)}; "
+            "pass pair='shallow' to pair them from the input side and leave the rest out."
+        )
+    yield from zip(student, teacher, strict=False)
+
+
+def _sizes(layers: tuple) -> list[tuple[int, ...]]:
+    return [tuple(x.shape[1:]) if isinstance(x, torch.Tensor) else tuple(x) for x in layers]

@@ -1,0 +1,437 @@
+"""`NeighborTable`: for every row, the most similar rows that may serve as its negatives.
+
+Embeddings and labels go in, whatever made them; the table is immutable, inspected, filtered, saved to one safetensors
+file with its provenance, and memory-mapped again. One type serves both levels: samples (rows are samples, the own
+class is excluded) and classes (rows are classes, only the row itself is excluded).
+"""
+
+import json
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from scns import __version__, checks, lists, search
+from scns.errors import InputError, unknown
+from scns.files import atomic
+
+FORMAT = "scns-neighbor-table"
+BACKENDS = ("exact", "classes", "faiss")
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """Where a table comes from."""
+
+    rows: int
+    k: int
+    dim: int
+    first_row: int = 0  # of a shard; the corpus has `corpus_rows`
+    corpus_rows: int = 0
+    exclude: str | None = "label"
+    backend: str = "exact"
+    recall: float = 1.0  # against the exact table, on a sample of rows
+    short_rows: int = 0  # rows with fewer than k neighbours
+    positive: str = ""  # what `positive` holds: "max", "mean" or a quantile
+    filters: str = ""
+    generation: int = 0  # how often it was refreshed
+    embeddings_sha256: str = ""
+    labels_sha256: str = ""
+    source: str = ""  # free text: which network, which layer
+    library: str = f"scns {__version__}"
+
+
+@dataclass(frozen=True, eq=False)
+class NeighborTable:
+    """The k nearest rows of every row, best first."""
+
+    indices: Tensor  # int32 [rows, k]; -1 = none
+    scores: Tensor  # float16 [rows, k]: cosine; -inf where there is none
+    info: TableInfo
+    positive: Tensor | None = None  # float16 [rows]: similarity to the own class; -inf where a class has one member
+    labels: Tensor | None = None  # int32 [corpus rows]
+    groups: Tensor | None = None  # int32 [corpus rows]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @classmethod
+    def build(
+        cls,
+        embeddings: Tensor | np.ndarray,
+        labels: Tensor | np.ndarray | None = None,
+        *,
+        k: int,
+        exclude: str | None = "label",
+        groups: Tensor | np.ndarray | None = None,
+        backend: str = "exact",
+        probe: int | None = None,
+        device: torch.device | str | None = None,
+        chunk_rows: int | None = None,
+        rows: range | None = None,
+        positive: str | float | None = "max",
+        source: str = "",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "NeighborTable":
+        """The top-k cosine neighbours of every row (or of `rows`, for a shard).
+
+        exclude: "label" leaves out rows of the same label (an unlabelled row, -1, only itself; without labels every
+        row only itself), "self" the row itself, None nothing. `groups`: rows with the same group (not -1) are never
+        paired: duplicates, frames of one video. `backend`: "exact"; "classes" and "faiss" look at `probe` lists only
+        and report their recall. `positive` keeps each row's similarity to its own class for `filtered`.
+        """
+        vectors = checks.vectors(embeddings, device)
+        count = len(vectors)
+        marks = checks.marks(labels, count, "labels", vectors.device)
+        kinds = checks.marks(groups, count, "groups", vectors.device)
+        _check_choices(exclude, backend, positive, rows, count)
+        data = search.corpus(vectors, marks, exclude, kinds)
+        _check_k(k, data, exclude)
+        by_label = exclude == "label" and marks is not None
+        kept = positive if by_label else None
+        wanted = range(count) if rows is None else rows
+        asked = torch.arange(wanted.start, wanted.stop, device=vectors.device)
+        with ThreadPoolExecutor(1) as pool:  # hashing does not hold up the search
+            hashed = pool.submit(checks.fingerprint, vectors)
+            if backend == "exact":
+                found = search.exact(data, asked, k, positive=kept, chunk_rows=chunk_rows, progress=progress)
+                quality = 1.0
+            else:
+                found, quality = lists.approximate(
+                    data, asked, k, backend, probe=probe, positive=kept, progress=progress
+                )
+        info = TableInfo(
+            rows=len(wanted),
+            k=k,
+            dim=vectors.shape[1],
+            first_row=wanted.start,
+            corpus_rows=count,
+            exclude=exclude if marks is not None or exclude is None else "self",
+            backend=backend,
+            recall=quality,
+            short_rows=int((found.indices[:, -1] < 0).sum()),
+            positive="" if kept is None else str(kept),
+            embeddings_sha256=hashed.result(),
+            labels_sha256="" if marks is None else checks.fingerprint(marks.int()),
+            source=source,
+        )
+        small = [None if x is None else x.int().cpu() for x in (marks, kinds)]
+        return cls(found.indices, found.scores, info, found.positive, *small)
+
+    def to(self, device: torch.device | str) -> "NeighborTable":
+        """The same table with its tensors on `device`."""
+
+        def move(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device)
+
+        return NeighborTable(
+            self.indices.to(device),
+            self.scores.to(device),
+            self.info,
+            move(self.positive),
+            move(self.labels),
+            move(self.groups),
+        )
+
+    def check(self, embeddings: Tensor | np.ndarray | None = None, labels: Tensor | np.ndarray | None = None) -> None:
+        """Raise, naming both fingerprints, when the table was built from other embeddings or labels."""
+        if embeddings is not None:
+            _same("embeddings", self.info.embeddings_sha256, checks.fingerprint(checks.vectors(embeddings, None)))
+        if labels is not None:
+            given = checks.marks(labels, len(labels), "labels", torch.device("cpu"))
+            assert given is not None
+            _same("labels", self.info.labels_sha256, checks.fingerprint(given.int()))
+
+    def filtered(
+        self,
+        *,
+        max_score: float | None = None,
+        min_score: float | None = None,
+        skip: int = 0,
+        absolute_margin: float | None = None,
+        relative_margin: float | None = None,
+    ) -> "NeighborTable":
+        """The table without suspected false negatives.
+
+        Kept are neighbours after the first `skip` whose score is at most `max_score`, at least `min_score`, at most
+        p - absolute_margin and at most p - |p| * relative_margin, where p is the row's similarity to its own class
+        (rows alone in their class have none and are not cut by margins).
+        """
+        for name, value in {"absolute_margin": absolute_margin, "relative_margin": relative_margin}.items():
+            if value is not None and self.positive is None:
+                raise InputError(
+                    f"{name}={value} needs same-class scores: build the table with labels and positive='max'."
+                )
+            if value is not None and not value >= 0:
+                raise InputError(f"{name}={value} must be at least 0.")
+        if not 0 <= skip < self.info.k:
+            raise InputError(f"skip={skip} must be from 0 to k - 1 = {self.info.k - 1}.")
+        scores = self.scores.float()
+        keep = self.indices >= 0
+        if max_score is not None:
+            keep &= scores <= max_score
+        if min_score is not None:
+            keep &= scores >= min_score
+        if self.positive is not None:
+            own = self.positive.float()[:, None]
+            own = torch.where(own.isneginf(), torch.inf, own)
+            if absolute_margin is not None:
+                keep &= scores <= own - absolute_margin
+            if relative_margin is not None:
+                keep &= scores <= torch.where(own.isinf(), own, own - own.abs() * relative_margin)
+        keep[:, :skip] = False
+        given = dict(
+            max_score=max_score, min_score=min_score, skip=skip or None, absolute_margin=absolute_margin,
+            relative_margin=relative_margin,
+        )  # fmt: skip
+        words = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        place = torch.argsort(~keep, dim=1, stable=True)  # the kept ones move to the front, in order
+        kept = keep.gather(1, place)
+        indices = torch.where(kept, self.indices.gather(1, place), -1)
+        info = replace(
+            self.info,
+            filters="; ".join(filter(None, [self.info.filters, words])),
+            short_rows=int((indices[:, -1] < 0).sum()),
+        )
+        return replace(
+            self,
+            indices=indices,
+            scores=torch.where(kept, self.scores.gather(1, place), -torch.inf),
+            info=info,
+        )
+
+    def refreshed(
+        self,
+        embeddings: Tensor,
+        rows: Tensor | None = None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "NeighborTable":
+        """The same table from new embeddings (a feature table's, say: no forward pass); only `rows` where given."""
+        if len(embeddings) != self.info.corpus_rows or len(self) != self.info.corpus_rows:
+            raise InputError(f"A table of {len(self)} rows cannot be refreshed from {len(embeddings)} embeddings.")
+        vectors = checks.vectors(embeddings, None)
+        device = vectors.device
+        marks, kinds = (None if x is None else x.long().to(device) for x in (self.labels, self.groups))
+        data = search.corpus(vectors, marks, self.info.exclude, kinds)
+        kept: str | float | None = self.info.positive or None
+        if kept not in (None, "max", "mean"):
+            kept = float(kept)
+        info = replace(
+            self.info,
+            generation=self.info.generation + 1,
+            filters="",
+            embeddings_sha256=checks.fingerprint(vectors),
+            recall=1.0,
+            dim=vectors.shape[1],
+            backend="exact",
+        )
+        some = torch.arange(len(self), device=device) if rows is None else rows.to(device)
+        found = search.exact(data, some, self.info.k, positive=kept, progress=progress)
+        indices, scores = self.indices.to(device, copy=True), self.scores.to(device, copy=True)
+        indices[some], scores[some] = found.indices, found.scores
+        own = None if self.positive is None else self.positive.to(device, copy=True)
+        if own is not None and found.positive is not None:
+            own[some] = found.positive
+        info = replace(info, short_rows=int((indices[:, -1] < 0).sum()))
+        return replace(self, indices=indices, scores=scores, positive=own, info=info)
+
+    def describe(self, scale: float | None = None) -> dict[str, object]:
+        """What to know before training on it; `scale` adds the effective number of negatives, exp(entropy)."""
+        valid = self.indices >= 0
+        scores = self.scores.float()[valid]
+        counts = torch.bincount(self.indices[valid].long(), minlength=max(self.info.corpus_rows, 1)).float()
+        quantiles = [0.01, 0.25, 0.5, 0.75, 0.99]
+        some = scores if len(scores) < 1 << 22 else scores[:: len(scores) // (1 << 22) + 1]
+        points = torch.quantile(some, torch.tensor(quantiles, device=some.device)).tolist() if len(some) else []
+        mean = counts.mean()
+        told: dict[str, object] = {
+            "rows": self.info.rows,
+            "k": self.info.k,
+            "kept share": float(valid.float().mean()),
+            "rows short of k": int((~valid[:, -1]).sum()),
+            "empty rows": int((~valid[:, 0]).sum()),
+            "score quantiles": {f"{q:.0%}": round(value, 4) for q, value in zip(quantiles, points, strict=False)},
+            "largest in-degree / mean": float(counts.max() / mean) if mean > 0 else 0.0,
+            "in-degree skewness": float(((counts - mean) / counts.std().clamp(min=1e-12)).pow(3).mean()),
+            "never a neighbour": float((counts == 0).float().mean()),
+        }
+        if self.positive is not None:
+            alone = self.positive.isneginf()
+            above = (self.scores[:, 0] > self.positive) & ~alone
+            told["best negative above own class"] = float(above.float().mean())
+        if scale is not None:
+            logits = torch.where(valid, scale * self.scores.float(), -torch.inf)[valid[:, 0]]
+            share = logits.softmax(1)
+            entropy = -(share * share.clamp(min=1e-30).log()).sum(1)
+            told["effective negatives"] = float(entropy.exp().mean()) if len(entropy) else 0.0
+        return told
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file: atomically, with the provenance in its metadata."""
+        optional = {"positive": self.positive, "labels": self.labels, "groups": self.groups}
+        tensors = {
+            "indices": self.indices,
+            "scores": self.scores,
+            **{n: x for n, x in optional.items() if x is not None},
+        }
+        told = {name: "" if value is None else str(value) for name, value in asdict(self.info).items()}
+        with atomic(path) as temporary:
+            save_file(
+                {name: x.cpu().contiguous() for name, x in tensors.items()},
+                temporary,
+                metadata={"format": FORMAT, "version": "1", **told},
+            )
+
+    @classmethod
+    def load(cls, path: str | Path, *, mmap: bool = True) -> "NeighborTable":
+        """A saved table, memory-mapped in milliseconds; or the table of a shard index written by `merge`."""
+        path = Path(path)
+        if path.name.endswith(".index.json"):
+            return _load_shards(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                told = file.metadata() or {}
+                if told.get("format") != FORMAT:
+                    raise InputError(
+                        f"'{path}' is a safetensors file but no neighbour table; build one with: scns neighbors build."
+                    )
+                if told.get("version") != "1":
+                    raise InputError(
+                        f"'{path}' is a neighbour table of version {told.get('version')}; this scns reads version 1."
+                    )
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise InputError(
+                f"'{path}' is not a readable safetensors file ({error}): cut short or of another kind; build it again."
+            ) from None
+        if not mmap:
+            tensors = {name: x.clone() for name, x in tensors.items()}
+        optional = {name: tensors.get(name) for name in ("positive", "labels", "groups")}
+        return cls(tensors["indices"], tensors["scores"], _read_info(told), **optional)
+
+
+def merge(shards: list[str | Path], index: str | Path) -> dict[str, object]:
+    """Write the index file (`*.index.json`) that makes one table of shards, once they are seen to belong together."""
+    if not str(index).endswith(".index.json"):
+        raise InputError(f"The index file must be named *.index.json, but it is '{index}'.")
+    tables = {str(Path(path)): NeighborTable.load(path).info for path in shards}
+    if not tables:
+        raise InputError("There are no shards to merge.")
+    ordered = sorted(tables.items(), key=lambda item: item[1].first_row)
+    first, expected = ordered[0][1], 0
+    for path, info in ordered:
+        for name in ("k", "corpus_rows", "exclude", "embeddings_sha256", "labels_sha256"):
+            if getattr(info, name) != getattr(first, name):
+                raise InputError(
+                    f"'{path}' has {name} = {getattr(info, name)}, but '{ordered[0][0]}' has {getattr(first, name)}."
+                )
+        if info.first_row > expected:
+            raise InputError(f"Rows {expected} to {info.first_row - 1} are in no shard; build the missing one.")
+        if info.first_row < expected:
+            raise InputError(f"'{path}' starts at row {info.first_row}, which another shard holds already.")
+        expected += info.rows
+    if expected != first.corpus_rows:
+        raise InputError(f"Rows {expected} to {first.corpus_rows - 1} are in no shard; build the missing one.")
+    folder = Path(index).resolve().parent
+    listed = [
+        {"file": _relative(Path(path), folder), "first_row": info.first_row, "rows": info.rows}
+        for path, info in ordered
+    ]
+    content: dict[str, object] = {"format": FORMAT, "version": "1", "rows": expected, "shards": listed}
+    with atomic(index) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+    return content
+
+
+def shard_rows(count: int, shard: int, shards: int) -> range:
+    """The rows of shard `shard` (from 1) of `shards`."""
+    if not 1 <= shard <= shards:
+        raise InputError(f"Shard {shard}/{shards} does not exist: shards count from 1 to {shards}.")
+    return range(count * (shard - 1) // shards, count * shard // shards)
+
+
+def _load_shards(path: Path) -> NeighborTable:
+    try:
+        content = json.loads(path.read_text())
+        listed = content["shards"] if content.get("format") == FORMAT else None
+    except (ValueError, KeyError, AttributeError):
+        listed = None
+    if not listed:
+        raise InputError(f"'{path}' is not a shard index; write one with: scns neighbors merge.")
+    for entry in listed:
+        if not (path.parent / entry["file"]).exists():
+            raise InputError(f"'{path}' names the shard '{entry['file']}', which is missing; build it again.")
+    tables = [NeighborTable.load(path.parent / entry["file"]) for entry in listed]
+    first = tables[0]
+    own = [table.positive for table in tables if table.positive is not None]
+    info = replace(
+        first.info,
+        rows=sum(table.info.rows for table in tables),
+        short_rows=sum(table.info.short_rows for table in tables),
+        recall=min(table.info.recall for table in tables),
+    )
+    return NeighborTable(
+        torch.cat([table.indices for table in tables]), torch.cat([table.scores for table in tables]), info,
+        torch.cat(own) if own else None, first.labels, first.groups,
+    )  # fmt: skip
+
+
+def _check_choices(
+    exclude: str | None, backend: str, positive: str | float | None, rows: range | None, count: int
+) -> None:
+    if exclude not in ("label", "self", None):
+        raise unknown("exclude", str(exclude), ["label", "self"])
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    if isinstance(positive, str) and positive not in ("max", "mean"):
+        raise unknown("positive", positive, ["max", "mean"])
+    if isinstance(positive, float) and not 0 <= positive <= 1:
+        raise InputError(f"positive={positive} is not a quantile from 0 to 1.")
+    if rows is not None and not (rows.step == 1 and 0 <= rows.start < rows.stop <= count):
+        raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
+
+
+def _check_k(k: int, data: search.Corpus, exclude: str | None) -> None:
+    smallest = len(data) - int((data.stop - data.start).max())
+    if smallest < 1:
+        raise InputError(
+            "All rows have one label, so there are no negatives; give labels of several classes or exclude='self'."
+        )
+    if not 1 <= k <= smallest:
+        raise InputError(
+            f"k={k} is impossible: the smallest row has {smallest} candidates, so k must be from 1 to {smallest}."
+        )
+
+
+def _same(what: str, table: str, given: str) -> None:
+    if table != given:
+        raise InputError(
+            f"The table belongs to other {what}: it was built from {table[:12] or 'none'}, these are {given[:12]}; "
+            "build it again."
+        )
+
+
+def _read_info(told: dict[str, str]) -> TableInfo:
+    values: dict[str, object] = {}
+    for field in fields(TableInfo):
+        text = told.get(field.name, "")
+        if field.type in (int, "int"):
+            values[field.name] = int(text or 0)
+        elif field.type in (float, "float"):
+            values[field.name] = float(text or math.nan)
+        else:
+            values[field.name] = (text or None) if field.name == "exclude" else text
+    return TableInfo(**values)  # type: ignore[arg-type]
+
+
+def _relative(path: Path, folder: Path) -> str:
+    path = path.resolve()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -1,0 +1,381 @@
+"""Samplers: which samples serve as negatives of an anchor.
+
+Every sampler answers three questions about a batch of anchors (sample numbers, int64 [batch]):
+
+  sample(anchors, num)   indices of `num` independent draws
+  weights(anchors, num)  the same number of draws as m logits with log-weights, for losses that sum over negatives:
+                         sum_draws exp(s_j) = sum_j count_j exp(s_j) = logsumexp_j(s_j + log count_j); with
+                         correct=True the weighted sum estimates the sum over all negatives without bias
+  log_probability(anchors, indices)   log q(index | anchor)
+
+Draws are a function of (seed, epoch, anchor, draw) alone: the same for any batch size, order, worker or device. To keep
+that exact, probabilities are turned into integers (see `chances`).
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from scns import chances, draws
+from scns.chances import Epoch
+from scns.errors import InputError
+from scns.neighbors import NeighborTable
+
+
+class Pool(nn.Module):
+    """Samples sorted by class, so that 'any sample of another class' is one integer and needs no rejection."""
+
+    labels: Tensor
+    order: Tensor
+    rank: Tensor
+    start: Tensor
+    size: Tensor
+
+    def __init__(self, labels: Tensor) -> None:
+        super().__init__()
+        labels = _labels(labels)
+        order = torch.argsort(labels, stable=True)
+        ordered = labels[order]
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device)
+        start = torch.searchsorted(ordered, labels)
+        size = torch.searchsorted(ordered, labels, right=True) - start
+        unlabelled = labels < 0  # excludes itself alone
+        constants(
+            self,
+            labels=labels,
+            order=order,  # [n]: sample at each place
+            rank=rank,  # [n]: place of each sample
+            start=torch.where(unlabelled, rank, start),  # [n]: the places an anchor may not take: start .. start + size
+            size=torch.where(unlabelled, 1, size),
+        )
+        if bool((self.size >= len(labels)).any()):
+            raise InputError("All samples have one label, so there are no negatives; give labels of several classes.")
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def negatives(self, anchors: Tensor) -> Tensor:
+        """How many negatives each anchor has, N - N_y."""
+        return len(self) - self.size[anchors]
+
+    def nth_negative(self, anchors: Tensor, nth: Tensor) -> Tensor:
+        """The nth of the anchor's negatives, in order of class."""
+        start, size = self.start[anchors, None], self.size[anchors, None]
+        return self.order[nth + torch.where(nth >= start, size, 0)]
+
+    def is_negative(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        start, size = self.start[anchors, None], self.size[anchors, None]
+        place = self.rank[indices]
+        return (place < start) | (place >= start + size)
+
+
+class Positives(nn.Module):
+    """Another sample of the anchor's class, uniformly; the anchor itself where it is alone."""
+
+    def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
+        super().__init__()
+        self.pool, self.seed = Pool(labels), seed
+
+    def sample(self, anchors: Tensor, num: int = 1, *, epoch: Epoch = 0) -> Tensor:
+        """int64 [batch, num]"""
+        pool = self.pool
+        start, size = pool.start[anchors, None], pool.size[anchors, None]
+        others = (size - 1).clamp(min=1)
+        step = 1 + draws.integers(
+            others, self.seed, draws.POSITIVES, epoch, anchors[:, None], chances.columns(num, anchors)
+        )
+        return pool.order[start + (pool.rank[anchors, None] - start + step) % size]
+
+
+class Negatives(nn.Module):
+    """What every sampler can do; see the top of this file. Its tensors follow `.to(device)`; it has no state."""
+
+    everything = False  # True: `weights` names every sample, so logits are one product and no rows need gathering
+    seed: int
+
+    def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        """log q(index | anchor), float32 [batch, m]; -inf for what is never drawn."""
+        raise NotImplementedError
+
+    def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
+        """int64 [batch, num]"""
+        raise NotImplementedError
+
+    def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
+        """(int64 [batch, m], float32 log-weights [batch, m])"""
+        raise NotImplementedError
+
+
+class UniformNegatives(Negatives):
+    """Every sample of another class with the same probability: the baseline."""
+
+    def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
+        super().__init__()
+        self.pool, self.seed = Pool(labels), seed
+
+    def probabilities(self, anchors: Tensor) -> Tensor:
+        """float32 [batch, N]: over all samples."""
+        every = chances.columns(len(self.pool), anchors).expand(len(anchors), -1)
+        return self.log_probability(anchors, every).exp()
+
+    def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        each = -self.pool.negatives(anchors)[:, None].float().log()
+        return torch.where(self.pool.is_negative(anchors, indices), each, -torch.inf)
+
+    def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
+        """int64 [batch, num]"""
+        if distinct:
+            return _distinct(self, len(self.pool), anchors, num, epoch)
+        high = self.pool.negatives(anchors)[:, None]
+        nth = draws.integers(high, self.seed, draws.NEGATIVES, epoch, anchors[:, None], chances.columns(num, anchors))
+        return self.pool.nth_negative(anchors, nth)
+
+    def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
+        """(int64 [batch, num], float32 log-weights [batch, num])"""
+        return weighted(self, self.sample(anchors, num, epoch=epoch), anchors, num, correct)
+
+
+class ClassNegatives(Negatives):
+    """A similar class, P = softmax(scale * cosine) over its k nearest classes, then a sample of it, uniformly."""
+
+    classes: Tensor
+    integers: Tensor
+    labels: Tensor
+    members: Tensor
+    counts: Tensor
+    first: Tensor
+
+    def __init__(self, class_table: NeighborTable, labels: Tensor, *, scale: float = 5.0, seed: int = 0) -> None:
+        super().__init__()
+        self.seed, self.scale = seed, checked_scale(scale)
+        labels = _labels(labels)
+        counts = torch.bincount(labels.clamp(min=0), minlength=len(class_table))
+        if int(labels.min()) < 0 or len(counts) > len(class_table):
+            low, high = int(labels.min()), int(labels.max())
+            raise InputError(
+                f"Labels run from {low} to {high}, but the class table has classes 0 to {len(class_table) - 1}."
+            )
+        if bool((counts == 0).any()):
+            empty = (counts == 0).nonzero()[:, 0].tolist()
+            raise InputError(f"Classes {empty[:5]} have no samples; build the class table without them.")
+        constants(
+            self,
+            labels=labels,
+            members=torch.argsort(labels, stable=True),
+            counts=counts,
+            first=counts.cumsum(0) - counts,
+            classes=class_table.indices.long().to(labels.device),  # [C, k]
+            integers=chances.softmax_integers(class_table.scores.to(labels.device), self.scale),  # [C, k]
+        )
+
+    def probabilities(self, anchors: Tensor) -> Tensor:
+        """float32 [batch, k]: over the anchor's k nearest classes."""
+        return chances.shares(self.integers[self.labels[anchors]])
+
+    def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        classes = self.labels[indices]
+        row = self.labels[anchors]
+        share = chances.look_up(self.classes[row], self.probabilities(anchors).log(), classes)
+        return share - self.counts[classes].float().log()
+
+    def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
+        """int64 [batch, num]"""
+        if distinct:
+            return _distinct(self, len(self.labels), anchors, num, epoch)
+        position = chances.positions(self.seed, anchors, num, epoch)
+        return self._member(anchors, position, epoch)
+
+    def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
+        """(int64 [batch, num], float32 log-weights): classes drawn systematically, each num * P times on average."""
+        position = chances.even_positions(self.seed, anchors, num, epoch)
+        return weighted(self, self._member(anchors, position, epoch), anchors, num, correct)
+
+    def _member(self, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
+        row = self.labels[anchors]
+        chosen = self.classes[row].gather(1, chances.pick(self.integers[row], position))
+        nth = draws.integers(
+            self.counts[chosen],
+            self.seed,
+            draws.NEGATIVES,
+            epoch,
+            anchors[:, None],
+            chances.columns(chosen.shape[1], anchors),
+            1,
+        )
+        return self.members[self.first[chosen] + nth]
+
+
+class InstanceNegatives(Negatives):
+    """One of the anchor's k nearest samples, P = softmax(scale * cosine)."""
+
+    indices: Tensor
+    scores: Tensor
+
+    def __init__(
+        self, table: NeighborTable, *, scale: float = 5.0, seed: int = 0, fallback: Negatives | None = None
+    ) -> None:
+        """`fallback` is a sampler for rows whose neighbours were all filtered away: they keep k of its draws."""
+        super().__init__()
+        self.seed, self.scale = seed, checked_scale(scale)
+        indices, scores = table.indices, table.scores
+        empty = (indices[:, 0] < 0).nonzero()[:, 0]
+        self.fallen_back = len(empty)
+        if len(empty):
+            if fallback is None:
+                raise InputError(
+                    f"{len(empty)} rows have no neighbours left (first: row {int(empty[0])}); "
+                    "pass fallback=UniformNegatives(labels)."
+                )
+            indices, scores = indices.clone(), scores.clone()
+            drawn = fallback.sample(empty, table.info.k, distinct=True)
+            indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
+        self.fewest = int((indices >= 0).sum(1).min())
+        constants(self, indices=indices, scores=scores)
+
+    def probabilities(self, anchors: Tensor) -> Tensor:
+        """float32 [batch, k]: over the anchor's row of the table."""
+        return chances.shares(self._integers(anchors))
+
+    def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        return chances.look_up(self.indices[anchors].long(), self.probabilities(anchors).log(), indices)
+
+    def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
+        """int64 [batch, num]; distinct draws need rows with at least `num` neighbours."""
+        if distinct:
+            _enough(num, self.fewest)
+            chosen = chances.pick_distinct(self.probabilities(anchors).log(), self.seed, anchors, num, epoch)
+        else:
+            chosen = chances.pick(self._integers(anchors), chances.positions(self.seed, anchors, num, epoch))
+        return self.indices[anchors].gather(1, chosen).long()
+
+    def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
+        """(int64 [batch, k], float32 log-weights [batch, k]): systematic counts, num * P on average, never far from it.
+
+        The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest.
+        """
+        integers = self._integers(anchors)
+        counts = chances.systematic_counts(integers, chances.offset(self.seed, anchors, epoch), num)
+        log_weights = counts.float().log()
+        if correct:
+            log_weights = log_weights - (math.log(num) + chances.shares(integers).log())
+        return self.indices[anchors].long().clamp(min=0), torch.where(integers > 0, log_weights, -torch.inf)
+
+    def _integers(self, anchors: Tensor) -> Tensor:
+        return chances.softmax_integers(self.scores[anchors], self.scale)
+
+
+class MixedNegatives(Negatives):
+    """Each draw comes from one of several samplers, with the given shares: MixedNegatives([(0.5, a), (0.5, b)])."""
+
+    integers: Tensor
+    log_shares: Tensor
+
+    def __init__(self, parts: Sequence[tuple[float, Negatives]], *, seed: int = 0) -> None:
+        super().__init__()
+        if not parts or any(not share > 0 for share, _ in parts):
+            raise InputError(f"The shares of a mixture must be above 0, but they are {[share for share, _ in parts]}.")
+        if any(part.everything for _, part in parts):
+            raise InputError("A mixture is made of samplers that draw; AllNegatives does not.")
+        self.seed = seed
+        self.parts = nn.ModuleList([part for _, part in parts])
+        total = sum(share for share, _ in parts)
+        integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
+        constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
+
+    def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        each = [part.log_probability(anchors, indices) for part in self._each()]
+        return torch.logsumexp(torch.stack(each, 2) + self.log_shares, 2)
+
+    def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
+        """int64 [batch, num]"""
+        if distinct:
+            raise InputError("A mixture draws with repetition; take distinct draws from its parts.")
+        return self._choose(anchors, num, epoch, chances.positions(self.seed, anchors, num, epoch, draws.MIXTURE))
+
+    def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
+        """(int64 [batch, num], float32 log-weights): shares met systematically, corrected by the mixed probability."""
+        position = chances.even_positions(self.seed, anchors, num, epoch, draws.MIXTURE)
+        return weighted(self, self._choose(anchors, num, epoch, position), anchors, num, correct)
+
+    def _choose(self, anchors: Tensor, num: int, epoch: Epoch, position: Tensor) -> Tensor:
+        which = chances.pick(self.integers.expand(len(anchors), -1), position)
+        drawn = [part.sample(anchors, num, epoch=epoch) for part in self._each()]
+        return torch.stack(drawn, 2).gather(2, which[:, :, None])[:, :, 0]
+
+    def _each(self) -> list[Negatives]:
+        return [part for part in self.parts if isinstance(part, Negatives)]
+
+
+class AllNegatives(Negatives):
+    """Every sample of another class, no draw: the full sum that the others estimate."""
+
+    everything = True
+
+    def __init__(self, labels: Tensor) -> None:
+        super().__init__()
+        self.pool = Pool(labels)
+
+    def probabilities(self, anchors: Tensor) -> Tensor:
+        """float32 [batch, N]"""
+        return self._mask(anchors).float() / self.pool.negatives(anchors)[:, None]
+
+    def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        return self.probabilities(anchors).log().gather(1, indices)
+
+    def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
+        raise InputError("AllNegatives does not draw; use .weights, or UniformNegatives for draws.")
+
+    def weights(
+        self, anchors: Tensor, num: int = 0, *, epoch: Epoch = 0, correct: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """(int64 [batch, N], float32 [batch, N]): all samples, 0 for negatives and -inf for the anchor's class."""
+        every = chances.columns(len(self.pool), anchors).expand(len(anchors), -1)
+        return every, torch.where(self._mask(anchors), 0.0, -torch.inf)
+
+    def _mask(self, anchors: Tensor) -> Tensor:
+        return self.pool.is_negative(anchors, chances.columns(len(self.pool), anchors).expand(len(anchors), -1))
+
+
+def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, correct: bool) -> tuple[Tensor, Tensor]:
+    """Draws as logits: each has weight 1, or 1 / (num * q) when corrected."""
+    if not correct:
+        return indices, torch.zeros(indices.shape, device=indices.device)
+    return indices, -math.log(num) - sampler.log_probability(anchors, indices)
+
+
+def _distinct(sampler: Negatives, count: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
+    """Distinct draws over all `count` samples: O(batch * count)."""
+    _enough(num, count)
+    every = chances.columns(count, anchors).expand(len(anchors), -1)
+    return chances.pick_distinct(sampler.log_probability(anchors, every), sampler.seed, anchors, num, epoch)
+
+
+def _labels(labels: Tensor) -> Tensor:
+    labels = torch.as_tensor(labels)
+    if labels.dim() != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not len(labels):
+        raise InputError(f"Labels must be integers [n], but they are {labels.dtype} {tuple(labels.shape)}.")
+    return labels.long()
+
+
+def checked_scale(scale: float) -> float:
+    if not 0 <= scale < math.inf:
+        raise InputError(
+            f"scale={scale} must be at least 0 and finite: 0 draws uniformly from the neighbours, 5 is the paper's."
+        )
+    return float(scale)
+
+
+def _enough(num: int, available: int) -> None:
+    if num > available:
+        raise InputError(
+            f"{num} distinct draws need {num} candidates, but there are {available}; lower num or allow repeats."
+        )
+
+
+def constants(module: nn.Module, **tensors: Tensor) -> None:
+    """Constants of a sampler: they follow it to a device but are no state, since they are made from its arguments."""
+    for name, tensor in tensors.items():
+        module.register_buffer(name, tensor, persistent=False)

@@ -1,0 +1,173 @@
+"""`SoftNegatives`: every sample of another class, the more similar the likelier; no top k."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scns import chances, draws
+from scns.chances import Epoch, columns
+from scns.errors import InputError
+from scns.sampling import Negatives, Pool, checked_scale, constants, weighted
+
+_ROUNDS = 10  # of k-means: assignments hardly change after that
+
+
+class SoftNegatives(Negatives):
+    """P(j) = (1 - uniform) * exp(scale * cos(anchor, j)) / sum + uniform / (N - N_y), j any sample of another class.
+
+    Exact by one product with all embeddings an anchor; with `clusters=c`, a cluster is drawn first, P(cluster) ~ size *
+    exp(scale * cos(anchor, centroid)), then a member uniformly: O(c) an anchor for any N, and q is still known exactly,
+    so corrected weights stay unbiased. Clusters lie inside classes. Made as the proposal of corrected weights: the best
+    scale is near 1 / temperature of the loss.
+    """
+
+    unit: Tensor
+    centroids: Tensor
+    sizes: Tensor
+    first: Tensor
+    members: Tensor
+    cluster_of: Tensor
+    cluster_class: Tensor
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        scale: float,
+        clusters: int | None = None,
+        uniform: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= uniform < 1:
+            raise InputError(f"uniform={uniform} is the share of uniform draws: at least 0 and below 1.")
+        self.seed, self.scale, self.uniform, self.clusters = seed, checked_scale(scale), uniform, clusters
+        self.pool = Pool(labels)
+        if len(embeddings) != len(self.pool):
+            raise InputError(
+                f"{len(self.pool)} labels need {len(self.pool)} embeddings, but there are {len(embeddings)}."
+            )
+        constants(self, unit=torch.empty(embeddings.shape, dtype=torch.float32, device=embeddings.device))
+        if clusters is not None:
+            self._allot(clusters)
+        self.refresh_(embeddings)
+
+    def refreshed(self, embeddings: Tensor) -> "SoftNegatives":
+        """The same sampler for new embeddings of the same samples (the student's own feature table, say)."""
+        return copy.deepcopy(self).refresh_(embeddings)
+
+    def refresh_(self, embeddings: Tensor) -> "SoftNegatives":
+        """Take new embeddings in place, so that a captured step draws from them too."""
+        if embeddings.shape != self.unit.shape:
+            raise InputError(f"This sampler holds embeddings {tuple(self.unit.shape)}, not {tuple(embeddings.shape)}.")
+        self.unit.copy_(F.normalize(embeddings.detach().float(), dim=1))
+        if not bool(self.unit.isfinite().all()):
+            raise InputError("Some embeddings are NaN or infinite; leave them out or embed them again.")
+        if self.clusters is not None:
+            self._cluster()
+        return self
+
+    def probabilities(self, anchors: Tensor) -> Tensor:
+        """float32 [batch, N]: over all samples."""
+        every = columns(len(self.pool), anchors).expand(len(anchors), -1)
+        return self.log_probability(anchors, every).exp()
+
+    def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        integers = self._weights(anchors)
+        share = (integers.double() / integers.sum(1, keepdim=True)).log()
+        if self.clusters is None:
+            return share.gather(1, indices).float()
+        cluster = self.cluster_of[indices]
+        return (share.gather(1, cluster) - self.sizes[cluster].double().log()).float()
+
+    def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
+        """int64 [batch, num]"""
+        if distinct:
+            raise InputError("SoftNegatives draws with repetition; use InstanceNegatives for distinct neighbours.")
+        return self._take(anchors, chances.positions(self.seed, anchors, num, epoch), epoch)
+
+    def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
+        """(int64 [batch, num], float32 log-weights): drawn systematically, so each is met num * q times on average."""
+        drawn = self._take(anchors, chances.even_positions(self.seed, anchors, num, epoch), epoch)
+        return weighted(self, drawn, anchors, num, correct)
+
+    def _take(self, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
+        chosen = chances.pick(self._weights(anchors), position)
+        if self.clusters is None:
+            return chosen
+        draw = columns(chosen.shape[1], anchors)
+        nth = draws.integers(self.sizes[chosen], self.seed, draws.NEGATIVES, epoch, anchors[:, None], draw, 1)
+        return self.members[self.first[chosen] + nth]
+
+    def _weights(self, anchors: Tensor) -> Tensor:
+        """Integer weights of the candidates (samples or clusters) of each anchor, uniform part included."""
+        if self.clusters is None:
+            every = columns(len(self.pool), anchors).expand(len(anchors), -1)
+            allowed, sizes = self.pool.is_negative(anchors, every), torch.ones_like(every[:1])
+            cosine = self.unit[anchors] @ self.unit.T
+        else:
+            own = self.pool.labels[anchors, None]
+            allowed, sizes = (self.cluster_class != own) & (self.sizes > 0), self.sizes[None]
+            cosine = self.unit[anchors] @ self.centroids.T
+        log_weights = self.scale * cosine.double() + sizes.double().log()
+        integers = chances.as_integers(torch.where(allowed, log_weights, -torch.inf))
+        share = (
+            self.uniform / (1 - self.uniform) * integers.sum(1, keepdim=True) / self.pool.negatives(anchors)[:, None]
+        )
+        return integers + torch.where(allowed, (share.double() * sizes).round(), 0).long()
+
+    def _allot(self, clusters: int) -> None:
+        """Fix how many clusters each class gets, in proportion to its size and at least one."""
+        labels = self.pool.labels
+        if int(labels.min()) < 0:
+            raise InputError("Clusters lie inside classes, so every sample needs a label; use clusters=None otherwise.")
+        counts = torch.bincount(labels)
+        classes = int((counts > 0).sum())
+        if not classes <= clusters <= len(labels):
+            raise InputError(
+                f"clusters={clusters} must be from {classes} (one a class) to {len(labels)} (one a sample)."
+            )
+        each = (counts * (clusters / len(labels))).round().long().clamp(min=1).minimum(counts)
+        self.per_class = each.tolist()
+        total, dim = sum(self.per_class), self.unit.shape[1]
+        device = labels.device
+        constants(
+            self,
+            centroids=torch.zeros(total, dim, device=device),
+            sizes=torch.zeros(total, dtype=torch.int64, device=device),
+            first=torch.zeros(total, dtype=torch.int64, device=device),
+            members=torch.zeros_like(labels),
+            cluster_of=torch.zeros_like(labels),
+            cluster_class=torch.repeat_interleave(torch.arange(len(each), device=device), each),
+        )
+
+    def _cluster(self) -> None:
+        """Spherical k-means inside each class, started from members picked by hash: the same on every machine."""
+        begin = 0
+        for label, number in enumerate(self.per_class):
+            if number:
+                samples = (self.pool.labels == label).nonzero()[:, 0]
+                picked = draws.permutation(len(samples), self.seed, draws.CLUSTERS, label, device=samples.device)[
+                    :number
+                ]
+                centroids, assigned = _kmeans(self.unit[samples], picked)
+                self.centroids[begin : begin + number] = centroids
+                self.cluster_of[samples] = begin + assigned
+            begin += number
+        self.members.copy_(torch.argsort(self.cluster_of, stable=True))
+        self.sizes.copy_(torch.bincount(self.cluster_of, minlength=begin))
+        self.first.copy_(self.sizes.cumsum(0) - self.sizes)
+
+
+def _kmeans(unit: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
+    """(unit centroids, cluster of each row)"""
+    centroids = unit[picked]
+    for _ in range(_ROUNDS):
+        assigned = (unit @ centroids.T).argmax(1)
+        member = F.one_hot(assigned, len(picked)).to(unit.dtype)  # a product, not scattered sums: the same every time
+        sums = member.T @ unit
+        centroids = torch.where(member.sum(0)[:, None] > 0, F.normalize(sums, dim=1), centroids)
+    return centroids, (unit @ centroids.T).argmax(1)

@@ -1,0 +1,148 @@
+"""Feature tables and queues: the paper's update, exact wrap-around, and a state that survives a reload to the last bit."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scns import functional
+from scns.errors import InputError
+from scns.memory import FeatureQueue, FeatureTable
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "paper.json").read_text())["oim"]
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def test_update_of_the_paper() -> None:
+    given, expected = GOLDEN["inputs"], GOLDEN["expected"]
+    table = FeatureTable(5, 4, momentum=given["gamma"]).double()
+    table.features.copy_(torch.tensor(given["V_rows"]))
+    table.filled.fill_(True)
+    table.update(torch.tensor([given["y"]]), torch.tensor([expected["z"]]).double())
+    assert torch.allclose(table.features[given["y"]], torch.tensor(expected["v_y_after_update_normalised"]).double(), atol=1e-9)
+
+
+def test_repeated_rows_are_updated_in_batch_order() -> None:
+    table = FeatureTable(6, 8, momentum=0.7)
+    rows, z = torch.tensor([2, 4, 2, 2, 0, 4]), unit(6, 8)
+    want = table.features.clone()
+    seen: set[int] = set()
+    for row, new in zip(rows.tolist(), z, strict=True):
+        want[row] = F.normalize(0.7 * want[row] + 0.3 * new, dim=0) if row in seen else new
+        seen.add(row)
+    table.update(rows, z)
+    assert torch.allclose(table.features, want, atol=1e-6)
+    assert table.filled.tolist() == [True, False, True, False, True, False]
+    assert torch.allclose(table.features.norm(dim=1), torch.ones(6), atol=1e-6)
+
+
+def test_distinct_rows_in_one_step_equal_one_by_one() -> None:
+    one, other = FeatureTable(9, 8), FeatureTable(9, 8)
+    for seed in range(3):
+        rows, z = torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:5], unit(5, 8, seed=seed)
+        one.update(rows, z)
+        other.update(rows, z, distinct=True)
+    assert torch.allclose(one.features, other.features, atol=1e-6) and torch.equal(one.filled, other.filled)
+
+
+def test_momentum_limits() -> None:
+    z = unit(1, 8)
+    for momentum in (0.0, 1.0):
+        table = FeatureTable(3, 8, momentum=momentum)
+        table.update(torch.tensor([1]), z)
+        assert torch.allclose(table.features[1], z[0], atol=1e-6)  # the first feature is taken whole
+        table.update(torch.tensor([1]), -z)
+        assert torch.allclose(table.features[1], -z[0] if momentum == 0 else z[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [3, 40])  # gathered, and picked out of the whole product
+def test_logits(count: int) -> None:
+    table, z = FeatureTable(50, 8), unit(4, 8)
+    rows = torch.randint(0, 50, (4, count), generator=torch.Generator().manual_seed(0))
+    want = torch.einsum("bmd,bd->bm", table.features[rows], z)
+    assert torch.allclose(table.logits(z, rows), want, atol=1e-6)
+    assert torch.allclose(table.logits(z), z @ table.features.T, atol=1e-6)
+
+
+def test_queue_keeps_the_latest_in_order_for_any_batch_size() -> None:
+    queue, stream = FeatureQueue(10, 4), unit(37, 4)
+    start = 0
+    for size in (4, 3, 10, 7, 1, 9, 3):
+        ids = torch.arange(start, start + size)
+        queue.push(stream[ids], ids, ids % 3)
+        start += size
+    last = torch.arange(start - 10, start)
+    order = queue.ids.argsort()
+    assert torch.equal(queue.ids[order], last) and torch.equal(queue.labels[order], last % 3)
+    assert torch.equal(queue.features[order], stream[last])
+    assert int(queue.cursor) == start % 10
+
+
+def test_queue_masks_empty_places_the_anchor_and_its_class() -> None:
+    queue = FeatureQueue(6, 4)
+    features = unit(4, 4)
+    queue.push(features, torch.tensor([7, 8, 9, 10]), torch.tensor([0, 1, 1, -1]))
+    logits = queue.logits(features[:2], torch.tensor([7, 10]), torch.tensor([1, -1]))
+    assert logits.isneginf().tolist() == [[True, True, True, False, True, True], [False, False, False, True, True, True]]
+    assert torch.allclose(logits[1, :3], features[1] @ features[:3].T)
+
+
+def test_state_survives_a_reload_to_the_last_bit() -> None:
+    def loss(table: FeatureTable, queue: FeatureQueue) -> Tensor:
+        z, ids, labels = unit(5, 8, seed=9), torch.arange(5), torch.arange(5) % 3
+        mask = queue.mask(ids, labels)
+        return functional.oim(z, labels, table.features, queue.features, queue_mask=mask)
+
+    table, queue = FeatureTable(3, 8), FeatureQueue(11, 8)
+    for seed in range(4):
+        table.update(torch.tensor([seed % 3]), unit(1, 8, seed=seed))
+        queue.push(unit(4, 8, seed=seed), torch.arange(4) + 10 * seed, torch.arange(4) % 3)
+    again, requeued = FeatureTable(3, 8, seed=5), FeatureQueue(11, 8)
+    again.load_state_dict(table.state_dict())
+    requeued.load_state_dict(queue.state_dict())
+    assert torch.equal(loss(table, queue), loss(again, requeued))
+    for each, other in ((table, again), (queue, requeued)):
+        for name, value in each.state_dict().items():
+            assert torch.equal(value, other.state_dict()[name])
+    z = unit(6, 8, seed=20)
+    queue.push(z, torch.arange(6), torch.arange(6))
+    requeued.push(z, torch.arange(6), torch.arange(6))
+    assert torch.equal(queue.features, requeued.features)
+
+
+def test_updates_compile_to_one_static_graph() -> None:
+    table, queue = FeatureTable(20, 8), FeatureQueue(10, 8)
+
+    def step(rows: Tensor, z: Tensor) -> Tensor:
+        logits = table.logits(z).sum() + queue.logits(z, rows, rows).nan_to_num(neginf=0.0).sum()
+        table.update(rows, z, distinct=True)
+        queue.push(z, rows, rows)
+        return logits
+
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    for seed in range(3):
+        compiled(torch.arange(4) + seed, unit(4, 8, seed=seed))
+    assert int(queue.cursor) == 2 and int(table.filled.sum()) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FeatureQueue(3, 4).push(unit(4, 4), torch.arange(4), torch.arange(4)), "batch of 4 does not fit a queue of 3"),
+        (lambda: FeatureQueue(9, 4).push(unit(4, 5), torch.arange(4), torch.arange(4)), "queue of width 4"),
+        (lambda: FeatureQueue(9, 4).push(unit(4, 4), torch.arange(3), torch.arange(4)), "3 ids and 4 labels"),
+        (lambda: FeatureQueue(0, 4), "at least 1 place"),
+        (lambda: FeatureTable(0, 4), "at least 1 row"),
+        (lambda: FeatureTable(3, 4, momentum=1.5), "momentum=1.5"),
+        (lambda: FeatureTable(3, 4).update(torch.arange(2), unit(2, 5)), "rows of width 4"),
+    ],
+)
+def test_bad_input(make: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()  # type: ignore[operator]

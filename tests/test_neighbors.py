@@ -1,0 +1,325 @@
+"""Neighbour tables: equal to a float64 brute force, however they are built, filtered, saved and cut in shards."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scns import checks
+from scns.errors import InputError
+from scns.neighbors import NeighborTable, merge, shard_rows
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "paper.json").read_text())
+
+
+def brute_force(x: Tensor, labels: Tensor | None, k: int, exclude: str | None) -> tuple[Tensor, Tensor]:
+    """(scores, indices) in float64, by a stable sort of whole rows: ties go to the smaller index."""
+    unit = F.normalize(x.double(), dim=1)
+    scores = unit @ unit.T
+    itself = torch.eye(len(x), dtype=torch.bool)
+    if exclude == "label" and labels is not None:
+        scores[((labels[:, None] == labels) & (labels[:, None] >= 0)) | itself] = -9
+    elif exclude is not None:
+        scores[itself] = -9
+    best = scores.sort(dim=1, descending=True, stable=True)
+    return best.values[:, :k], best.indices[:, :k]
+
+
+def assert_same_neighbours(table: NeighborTable, x: Tensor, labels: Tensor | None, exclude: str | None = "label") -> None:
+    """Equal to the brute force; where two scores agree to float32's last digits, either order is right."""
+    scores, indices = brute_force(x, labels, table.info.k, exclude)
+    unit = F.normalize(x.double(), dim=1)
+    found = table.indices.long()
+    other = found != indices
+    chosen = (unit[:, None] * unit[found]).sum(2)
+    assert other.float().mean() < 1e-3
+    assert ((chosen - scores).abs()[other] < 2e-7).all()
+    assert all(len(set(row)) == len(row) for row in found.tolist())
+    assert (table.scores.double() - scores).abs().max() < 5e-4  # float16
+
+
+@pytest.fixture
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(400, 12, generator=generator), torch.randint(-1, 9, (400,), generator=generator)
+
+
+@pytest.mark.parametrize("exclude", ["label", "self", None])
+@pytest.mark.parametrize("chunk_rows", [None, 7, 64, 400])
+def test_equals_brute_force_for_any_chunk(data: tuple[Tensor, Tensor], exclude: str | None, chunk_rows: int | None) -> None:
+    x, labels = data
+    table = NeighborTable.build(x, labels, k=50, exclude=exclude, chunk_rows=chunk_rows)
+    assert_same_neighbours(table, x, labels, exclude)
+    assert torch.equal(table.indices, NeighborTable.build(x, labels, k=50, exclude=exclude).indices)
+
+
+def test_does_not_depend_on_row_order(data: tuple[Tensor, Tensor]) -> None:
+    x, labels = data
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    table, shuffled = NeighborTable.build(x, labels, k=30), NeighborTable.build(x[order], labels[order], k=30)
+    assert torch.equal(order[shuffled.indices.long()], table.indices.long()[order])
+    assert torch.equal(shuffled.scores, table.scores[order])
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 11])
+def test_ties_go_to_the_smaller_index(chunk_rows: int | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-1, 2, (300, 4), generator=generator).float()
+    x = x[(x != 0).any(1)]
+    labels = torch.randint(0, 5, (len(x),), generator=generator)
+    table = NeighborTable.build(x, labels, k=20, chunk_rows=chunk_rows)
+    assert torch.equal(table.indices.long(), brute_force(x, labels, 20, "label")[1])
+
+
+def test_many_tiny_classes_and_every_kind_of_same_class_score() -> None:
+    generator = torch.Generator().manual_seed(2)
+    x, labels = torch.randn(200, 6, generator=generator), torch.randint(0, 90, (200,), generator=generator)
+    unit = F.normalize(x.double(), dim=1)
+    cosine = unit @ unit.T
+    for positive in ("max", "mean", 0.9):
+        table = NeighborTable.build(x, labels, k=10, positive=positive)
+        assert_same_neighbours(table, x, labels)
+        assert table.positive is not None
+        for row in range(200):
+            others = (labels == labels[row]).nonzero()[:, 0]
+            own = cosine[row, others[others != row]]
+            if len(own) == 0:
+                assert table.positive[row] == -torch.inf
+            else:
+                want = {"max": own.max(), "mean": own.mean()}.get(str(positive), own.quantile(0.9))
+                assert abs(float(table.positive[row]) - float(want)) < 1e-3
+
+
+def test_groups_are_never_paired_and_short_rows_are_padded(data: tuple[Tensor, Tensor]) -> None:
+    x, labels = data
+    groups = torch.arange(400) // 100
+    groups[350:] = -1
+    table = NeighborTable.build(x, labels, k=300, exclude="self", groups=groups)
+    row = table.indices[5].long()
+    assert (groups[row[row >= 0]] != groups[5]).all()
+    assert int((row >= 0).sum()) == 300 and table.info.short_rows == 0
+    short = NeighborTable.build(x, labels, k=320, exclude="self", groups=groups)
+    assert short.info.short_rows == 300 and int((short.indices[5] >= 0).sum()) == 300
+    assert short.indices[5, 300] == -1 and short.scores[5, 300] == -torch.inf
+    assert int((short.indices[399] >= 0).sum()) == 320
+
+
+def test_class_table_of_the_paper() -> None:
+    case = GOLDEN["class_scns"]
+    table = NeighborTable.build(torch.tensor(case["inputs"]["embeddings"]), k=2)
+    assert table.indices.tolist() == case["expected"]["topk_index"]
+    assert np.allclose(table.scores.float(), case["expected"]["topk_cos"], atol=5e-4)
+    assert table.info.exclude == "self"
+
+
+def test_two_classes_duplicate_vectors_and_equal_cosines() -> None:
+    assert NeighborTable.build(torch.eye(2) + 0.1, k=1).indices.tolist() == [[1], [0]]
+    same = NeighborTable.build(torch.ones(4, 3), k=3)
+    assert same.indices.tolist() == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
+    assert torch.allclose(same.scores.float(), torch.ones(4, 3), atol=1e-3)
+
+
+@pytest.mark.parametrize(("backend", "probe"), [("classes", 4), ("faiss", 20)])
+def test_approximate_backends_report_their_recall(backend: str, probe: int) -> None:
+    if backend == "faiss":
+        pytest.importorskip("faiss")
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(10, 16, generator=generator)
+    labels = torch.randint(0, 10, (2000,), generator=generator)
+    x = centres[labels] + 0.7 * torch.randn(2000, 16, generator=generator)
+    exact = NeighborTable.build(x, labels, k=20)
+    table = NeighborTable.build(x, labels, k=20, backend=backend, probe=probe)
+    everything = NeighborTable.build(x, labels, k=20, backend=backend, probe=2000)
+    drawn = table.indices.long()
+    assert ((labels[drawn] != labels[:, None]) | (drawn < 0)).all()
+    assert table.info.short_rows == int((drawn[:, -1] < 0).sum())
+    hits = sum(len(set(a) & set(b)) for a, b in zip(exact.indices.tolist(), table.indices.tolist(), strict=True))
+    assert 0.3 < table.info.recall < 1
+    assert abs(table.info.recall - hits / exact.indices.numel()) < 0.05
+    assert everything.info.recall == 1 and torch.equal(everything.indices, exact.indices)
+    assert table.positive is not None and exact.positive is not None and torch.equal(table.positive, exact.positive)
+
+
+def test_filters_cut_what_they_say(data: tuple[Tensor, Tensor]) -> None:
+    x, labels = data
+    table = NeighborTable.build(x, labels, k=40)
+    scores, own = table.scores.float(), table.positive.float()[:, None]  # type: ignore[union-attr]
+    for arguments, keep in [
+        ({"max_score": 0.5}, scores <= 0.5),
+        ({"min_score": 0.4}, scores >= 0.4),
+        ({"absolute_margin": 0.1}, (scores <= own - 0.1) | own.isneginf()),
+        ({"relative_margin": 0.05}, (scores <= own - own.abs() * 0.05) | own.isneginf()),
+        ({"skip": 3, "max_score": 0.6}, (scores <= 0.6) & (torch.arange(40) >= 3)),
+    ]:
+        cut = table.filtered(**arguments)  # type: ignore[arg-type]
+        for row in range(len(x)):
+            kept = table.indices[row][keep[row]].tolist()
+            assert cut.indices[row].tolist() == kept + [-1] * (40 - len(kept))
+            assert cut.scores[row, : len(kept)].tolist() == table.scores[row][keep[row]].tolist()
+        assert cut.info.short_rows == int((keep.sum(1) < 40).sum())
+        assert all(name in cut.info.filters for name in arguments)
+
+
+def test_relative_margin_is_safe_for_negative_scores() -> None:
+    """p - |p| m, not p (1 - m): a margin must not let more through when the own class is dissimilar."""
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [-0.4, 1.0], [-1.0, -1.0]])
+    table = NeighborTable.build(x, torch.tensor([0, 0, 1, 1]), k=2)
+    own = float(table.positive[0])  # type: ignore[index]
+    assert own < -0.9
+    kept = table.filtered(relative_margin=0.5).indices[0]
+    assert kept.tolist() == [-1, -1]
+
+
+def test_refreshed_equals_a_new_table(data: tuple[Tensor, Tensor]) -> None:
+    x, labels = data
+    table = NeighborTable.build(x, labels, k=20)
+    moved = x + 0.3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+    new, refreshed = NeighborTable.build(moved, labels, k=20), table.refreshed(moved)
+    assert torch.equal(refreshed.indices, new.indices) and refreshed.info.generation == 1
+    assert refreshed.info.embeddings_sha256 == new.info.embeddings_sha256
+    some = torch.tensor([3, 17, 200])
+    partly = table.refreshed(moved, rows=some)
+    assert torch.equal(partly.indices[some], new.indices[some])
+    rest = torch.ones(400, dtype=torch.bool)
+    rest[some] = False
+    assert torch.equal(partly.indices[rest], table.indices[rest])
+
+
+def test_describe(data: tuple[Tensor, Tensor]) -> None:
+    table = NeighborTable.build(*data, k=40)
+    told = table.filtered(max_score=0.4).describe(scale=5.0)
+    assert told["rows"] == 400 and told["k"] == 40
+    assert 0 < told["kept share"] < 1 and told["rows short of k"] > 0  # type: ignore[operator]
+    assert 1 <= told["effective negatives"] <= 40  # type: ignore[operator]
+    assert abs(table.describe(scale=0.0)["effective negatives"] - 40) < 1e-3  # type: ignore[operator]
+
+
+def test_save_load_check(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    x, labels = data
+    table = NeighborTable.build(x, labels, k=10, source="resnet8, pooled").filtered(skip=1)
+    table.save(tmp_path / "t.safetensors")
+    for mmap in (True, False):
+        loaded = NeighborTable.load(tmp_path / "t.safetensors", mmap=mmap)
+        assert loaded.info == table.info
+        for name in ("indices", "scores", "positive", "labels"):
+            assert torch.equal(getattr(loaded, name), getattr(table, name))
+    loaded.check(x, labels)
+    loaded.check(x.numpy(), labels.numpy())
+    with pytest.raises(InputError, match=f"other embeddings.*{table.info.embeddings_sha256[:12]}.*build it again"):
+        loaded.check(x + 1)
+    with pytest.raises(InputError, match="other labels"):
+        loaded.check(labels=labels.flip(0))
+    assert [path.name for path in tmp_path.iterdir()] == ["t.safetensors"]
+
+
+def test_an_interrupted_save_leaves_the_old_file(
+    data: tuple[Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = NeighborTable.build(*data, k=10)
+    table.save(tmp_path / "t.safetensors")
+    before = (tmp_path / "t.safetensors").read_bytes()
+
+    def broken(tensors: object, path: Path, metadata: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scns.neighbors.save_file", broken)
+    with pytest.raises(OSError, match="No space left"):
+        table.save(tmp_path / "t.safetensors")
+    assert (tmp_path / "t.safetensors").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_truncated_and_foreign_files(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    table = NeighborTable.build(*data, k=10)
+    path = tmp_path / "t.safetensors"
+    table.save(path)
+    whole = path.read_bytes()
+    for part in (whole[:100], whole[: len(whole) // 2], b"", b"PK\x03\x04 something else"):
+        path.write_bytes(part)
+        with pytest.raises(InputError, match=r"t\.safetensors.*not a readable"):
+            NeighborTable.load(path)
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(2)}, path)
+    with pytest.raises(InputError, match="no neighbour table"):
+        NeighborTable.load(path)
+
+
+def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    x, labels = data
+    whole = NeighborTable.build(x, labels, k=10)
+    paths = []
+    for shard in (1, 2, 3):
+        part = NeighborTable.build(x, labels, k=10, rows=shard_rows(400, shard, 3))
+        paths.append(tmp_path / f"t-{shard}.safetensors")
+        part.save(paths[-1])
+    merge([paths[2], paths[0], paths[1]], tmp_path / "t.index.json")
+    table = NeighborTable.load(tmp_path / "t.index.json")
+    assert torch.equal(table.indices, whole.indices) and torch.equal(table.scores, whole.scores)
+    assert torch.equal(table.positive, whole.positive) and table.info.rows == 400  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="Rows 133 to 265 are in no shard"):
+        merge([paths[0], paths[2]], tmp_path / "u.index.json")
+    with pytest.raises(InputError, match="Rows 266 to 399 are in no shard"):
+        merge(paths[:2], tmp_path / "u.index.json")
+    NeighborTable.build(x + 1, labels, k=10, rows=shard_rows(400, 2, 3)).save(tmp_path / "other.safetensors")
+    with pytest.raises(InputError, match="embeddings_sha256"):
+        merge([paths[0], tmp_path / "other.safetensors", paths[2]], tmp_path / "u.index.json")
+    paths[1].unlink()
+    with pytest.raises(InputError, match=r"t-2\.safetensors.*missing"):
+        NeighborTable.load(tmp_path / "t.index.json")
+    assert not (tmp_path / "u.index.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x.index_fill(0, torch.tensor([3, 8]), torch.nan), y, {}), "2 embeddings are NaN.*rows 3, 8"),
+        (lambda x, y: (x.index_fill(0, torch.tensor([5]), 0), y, {}), "1 embeddings are all zero.*rows 5"),
+        (lambda x, y: (x, y[:-1], {}), "400 embeddings need 400 labels"),
+        (lambda x, y: (x, torch.zeros(400, dtype=torch.int64), {}), "one label"),
+        (lambda x, y: (x, y.clamp(min=0), {"k": 400}), r"k=400 is impossible.*from 1 to \d+"),
+        (lambda x, y: (x, y, {"k": 0}), "k=0 is impossible"),
+        (lambda x, y: (x, y.float(), {}), "labels must be integers"),
+        (lambda x, y: (x, y - 5, {}), "-1 .none. or larger"),
+        (lambda x, y: (x[0], y, {}), r"\[rows, dim\]"),
+        (lambda x, y: (x.long(), y, {}), "floating point"),
+        (lambda x, y: (x, y, {"exclude": "labels"}), "did you mean label"),
+        (lambda x, y: (x, y, {"backend": "exakt"}), "did you mean exact"),
+        (lambda x, y: (x, y, {"positive": 1.5}), "quantile"),
+        (lambda x, y: (x, y, {"rows": range(3, 500)}), "rows=range"),
+        (lambda x, y: (x, y, {"backend": "classes"}), "label for every row"),
+    ],
+)
+def test_bad_input(data: tuple[Tensor, Tensor], change: object, message: str) -> None:
+    x, labels, arguments = change(*data)  # type: ignore[operator]
+    with pytest.raises(InputError, match=message):
+        NeighborTable.build(x, labels, **{"k": 10, **arguments})
+
+
+def test_bad_filters(data: tuple[Tensor, Tensor]) -> None:
+    table = NeighborTable.build(*data, k=10)
+    with pytest.raises(InputError, match="skip=10"):
+        table.filtered(skip=10)
+    with pytest.raises(InputError, match="absolute_margin=-1"):
+        table.filtered(absolute_margin=-1)
+    with pytest.raises(InputError, match="needs same-class scores"):
+        NeighborTable.build(data[0], k=10).filtered(relative_margin=0.1)
+    with pytest.raises(InputError, match="400 rows cannot be refreshed from 3"):
+        table.refreshed(data[0][:3])
+
+
+def test_float64_is_cast_and_warned_about_once(data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_warned_float64", False)
+    x, labels = data
+    with pytest.warns(UserWarning, match="float64 and are cast"):
+        table = NeighborTable.build(x.double().numpy(), labels.numpy(), k=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NeighborTable.build(x.double(), labels, k=5)
+    assert torch.equal(table.indices, NeighborTable.build(x, labels, k=5).indices)

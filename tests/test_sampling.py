@@ -1,0 +1,303 @@
+"""Samplers: they draw what they say, never the own class, and the same for any batch, order, rank or resume."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scns.errors import InputError
+from scns.neighbors import NeighborTable
+from scns.sampling import (
+    AllNegatives,
+    ClassNegatives,
+    InstanceNegatives,
+    MixedNegatives,
+    Negatives,
+    Positives,
+    UniformNegatives,
+)
+from scns.soft import SoftNegatives
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "paper.json").read_text())
+COUNT = 240
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(COUNT, 6, generator=GENERATOR)
+LABELS = torch.randint(0, 6, (COUNT,), generator=GENERATOR)
+CLASS_VECTORS = torch.randn(6, 5, generator=GENERATOR)
+SCORES = F.normalize(torch.randn(COUNT, 6, generator=GENERATOR), dim=1)
+SCORES = SCORES @ SCORES.T / 0.3
+
+
+def samplers(seed: int = 0) -> dict[str, Negatives]:
+    uniform = UniformNegatives(LABELS, seed=seed)
+    instance = InstanceNegatives(NeighborTable.build(X, LABELS, k=30), seed=seed)
+    return {
+        "uniform": uniform,
+        "class": ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), LABELS, seed=seed),
+        "instance": instance,
+        "mixed": MixedNegatives([(0.3, instance), (0.7, uniform)], seed=seed),
+        "soft": SoftNegatives(X, LABELS, scale=5.0, seed=seed),
+        "clusters": SoftNegatives(X, LABELS, scale=5.0, clusters=24, seed=seed),
+    }
+
+
+SAMPLERS = samplers()
+EVERY = torch.arange(COUNT)
+each = pytest.mark.parametrize("name", list(SAMPLERS))
+
+
+def q_of(sampler: Negatives, anchors: Tensor) -> Tensor:
+    return sampler.log_probability(anchors, EVERY.expand(len(anchors), -1)).double().exp()
+
+
+@each
+def test_probabilities_sum_to_one_and_spare_the_own_class(name: str) -> None:
+    q = q_of(SAMPLERS[name], EVERY)
+    assert torch.allclose(q.sum(1), torch.ones(COUNT).double(), atol=1e-6)
+    assert (q[LABELS[:, None] == LABELS] == 0).all()
+
+
+@each
+def test_draws_follow_the_probabilities(name: str) -> None:
+    """Chi-square over 8 anchors x 20,000 draws, classes of probability pooled where few are expected."""
+    anchors, num = torch.arange(8), 20_000
+    q = q_of(SAMPLERS[name], anchors)
+    drawn = SAMPLERS[name].sample(anchors, num)
+    counts = torch.stack([torch.bincount(row, minlength=COUNT) for row in drawn]).double()
+    assert (counts[q == 0] == 0).all()
+    often = q * num >= 5
+    chi = torch.where(often, (counts - q * num).square() / (q * num).clamp(min=1e-9), 0).sum()
+    freedom = float(often.sum())
+    assert abs(chi - freedom) < 4 * math.sqrt(2 * freedom)
+
+
+@each
+def test_weights_count_each_candidate_as_often_as_its_probability(name: str) -> None:
+    anchors, epochs, num = torch.arange(8), 1500, 16
+    total = torch.zeros(8, COUNT).double()
+    for epoch in range(epochs):
+        indices, log_weights = SAMPLERS[name].weights(anchors, num, epoch=epoch)
+        total.scatter_add_(1, indices, log_weights.double().exp())
+    q = q_of(SAMPLERS[name], anchors)
+    assert torch.allclose(total.sum(1), torch.full((8,), float(num * epochs)).double())
+    error = (total / (num * epochs) - q) / (q / (num * epochs)).sqrt().clamp(min=1e-9)
+    assert error[q > 0].abs().max() < 5
+
+
+@each
+def test_corrected_weights_are_unbiased(name: str) -> None:
+    """The mean over many draws equals the full sum, over the sampler's support, to the standard error."""
+    anchors, epochs = torch.arange(8), 1500
+    estimates = []
+    for epoch in range(epochs):
+        indices, log_weights = SAMPLERS[name].weights(anchors, 16, epoch=epoch, correct=True)
+        estimates.append((SCORES[anchors].gather(1, indices) + log_weights).double().exp().sum(1))
+    mean, error = torch.stack(estimates).mean(0), torch.stack(estimates).std(0) / math.sqrt(epochs)
+    q = q_of(SAMPLERS[name], anchors)
+    full = torch.where(q > 0, SCORES[anchors].double().exp(), 0).sum(1)
+    assert ((mean - full).abs() / error < 4.5).all()
+    assert ((mean - full).abs() / full < 0.1).all()
+    if name in ("uniform", "mixed", "soft", "clusters"):  # full support: the sum over all negatives
+        everything = torch.where(LABELS[anchors, None] != LABELS, SCORES[anchors].double().exp(), 0).sum(1)
+        assert torch.allclose(full, everything)
+
+
+@each
+def test_draws_depend_on_seed_epoch_anchor_and_draw_alone(name: str) -> None:
+    sampler = SAMPLERS[name]
+    whole = sampler.sample(EVERY, 12, epoch=3)
+    order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1))
+    for size in (1, 7, 64):
+        parts = torch.cat([sampler.sample(order[i : i + size], 12, epoch=3) for i in range(0, COUNT, size)])
+        assert torch.equal(parts, whole[order])
+    for rank in (0, 1):
+        assert torch.equal(sampler.sample(EVERY[rank::2], 12, epoch=3), whole[rank::2])
+    assert torch.equal(samplers()[name].sample(EVERY, 12, epoch=torch.tensor(3)), whole)  # a new process, after a resume
+    assert torch.equal(sampler.sample(EVERY, 5, epoch=3), whole[:, :5])
+    assert not torch.equal(sampler.sample(EVERY, 12, epoch=4), whole)
+    assert not torch.equal(samplers(seed=1)[name].sample(EVERY, 12, epoch=3), whole)
+    weights = sampler.weights(EVERY, 12, epoch=3, correct=True)
+    halves = [sampler.weights(part, 12, epoch=3, correct=True) for part in EVERY.split(120)]
+    assert torch.equal(weights[0], torch.cat([half[0] for half in halves]))
+    assert torch.allclose(weights[1], torch.cat([half[1] for half in halves]), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["uniform", "class", "instance"])
+def test_distinct_draws_do_not_repeat(name: str) -> None:
+    drawn = SAMPLERS[name].sample(EVERY, 25, distinct=True)
+    assert all(len(set(row)) == 25 for row in drawn.tolist())
+    assert (q_of(SAMPLERS[name], EVERY).gather(1, drawn) > 0).all()
+
+
+def test_the_first_distinct_draw_follows_the_probabilities() -> None:
+    anchors = torch.arange(4)
+    counts = torch.zeros(4, COUNT).double()
+    for epoch in range(4000):
+        first = SAMPLERS["instance"].sample(anchors, 2, epoch=epoch, distinct=True)[:, :1]
+        counts.scatter_add_(1, first, torch.ones(4, 1).double())
+    q = q_of(SAMPLERS["instance"], anchors)
+    chi = ((counts - 4000 * q).square() / (4000 * q).clamp(min=1e-9))[q > 0].sum()
+    freedom = float((q > 0).sum() - 4)
+    assert abs(chi - freedom) < 4 * math.sqrt(2 * freedom)
+
+
+def test_class_probabilities_of_the_paper() -> None:
+    case = GOLDEN["class_scns"]
+    table = NeighborTable.build(torch.tensor(case["inputs"]["embeddings"]), k=2)
+    labels = torch.arange(5).repeat(3)
+    anchors = torch.arange(5)
+    for scale, expected in ((5.0, "P_topk_scale5"), (0.2, "P_topk_divide_by_5_literal")):
+        shown = ClassNegatives(table, labels, scale=scale).probabilities(anchors)
+        assert torch.allclose(shown, torch.tensor(case["expected"][expected]), atol=1e-3)  # float16 scores
+    whole = NeighborTable.build(torch.tensor(case["inputs"]["embeddings"]), k=4)
+    rows = torch.zeros(5, 5).scatter_(1, whole.indices.long(), ClassNegatives(whole, labels).probabilities(anchors))
+    assert torch.allclose(rows, torch.tensor(case["expected"]["P_masked_scale5"]), atol=1e-3)
+
+
+def test_instance_probabilities_are_a_softmax_of_scaled_cosines() -> None:
+    table = NeighborTable.build(X, LABELS, k=30)
+    for scale in (0.0, 5.0, 20.0):
+        shown = InstanceNegatives(table, scale=scale).probabilities(EVERY)
+        assert torch.allclose(shown, (scale * table.scores.float()).softmax(1), atol=1e-6)
+
+
+def test_systematic_counts_stay_within_one_of_their_mean() -> None:
+    indices, log_weights = SAMPLERS["instance"].weights(EVERY, 1000)
+    mean = 1000 * SAMPLERS["instance"].probabilities(EVERY)  # type: ignore[operator]
+    assert ((log_weights.exp() - mean).abs() <= 1 + 1e-3).all()
+    assert torch.equal(log_weights.exp().round().sum(1), torch.full((COUNT,), 1000.0))
+
+
+def test_weights_give_the_loss_of_the_repeated_negatives() -> None:
+    """sum over draws of exp(s) = sum over candidates of count * exp(s)."""
+    anchors = torch.arange(16)
+    indices, log_weights = SAMPLERS["instance"].weights(anchors, 500)
+    counts = log_weights.exp().round().long()
+    for row in range(16):
+        repeated = torch.repeat_interleave(indices[row], counts[row])
+        weighted = (SCORES[row, indices[row]] + log_weights[row]).double().logsumexp(0)
+        assert abs(float(SCORES[row, repeated].double().logsumexp(0) - weighted)) < 1e-5
+
+
+def test_all_negatives_are_everything_else() -> None:
+    indices, log_weights = AllNegatives(LABELS).weights(torch.tensor([4, 9]))
+    assert indices.shape == (2, COUNT) and AllNegatives.everything
+    assert torch.equal(log_weights == 0, LABELS[torch.tensor([4, 9]), None] != LABELS)
+    assert (log_weights[log_weights != 0] == -torch.inf).all()
+
+
+def test_unlabelled_samples_exclude_only_themselves() -> None:
+    labels = LABELS.clone()
+    labels[:20] = -1
+    sampler = UniformNegatives(labels)
+    drawn = sampler.sample(torch.arange(20), 5000)
+    for row in range(20):
+        assert set(drawn[row].tolist()) == set(range(COUNT)) - {row}
+    assert torch.isin(torch.arange(20), sampler.sample(torch.tensor([100]), 5000)).all()
+
+
+def test_soft_probabilities_are_the_untruncated_softmax() -> None:
+    anchors = torch.arange(10)
+    unit = F.normalize(X, dim=1)
+    for scale, uniform in ((5.0, 0.0), (10.0, 0.25)):
+        cosine = torch.where(LABELS[anchors, None] == LABELS, -torch.inf, unit[anchors] @ unit.T)
+        negatives = (LABELS[anchors, None] != LABELS).float()
+        want = (1 - uniform) * (scale * cosine).softmax(1) + uniform * negatives / negatives.sum(1, keepdim=True)
+        sampler = SoftNegatives(X, LABELS, scale=scale, uniform=uniform)
+        assert torch.allclose(sampler.probabilities(anchors), want, atol=1e-6)
+
+
+def test_clusters_are_inside_classes_and_deterministic() -> None:
+    first, second = (SoftNegatives(X, LABELS, scale=5.0, clusters=24) for _ in range(2))
+    assert torch.equal(first.cluster_of, second.cluster_of) and torch.equal(first.centroids, second.centroids)
+    assert torch.equal(first.cluster_class[first.cluster_of], LABELS)
+    assert int(first.sizes.sum()) == COUNT and 22 <= len(first.sizes) <= 26
+    one_each = SoftNegatives(X, LABELS, scale=5.0, clusters=COUNT, uniform=0.0)
+    exact = SoftNegatives(X, LABELS, scale=5.0, uniform=0.0)
+    assert torch.allclose(one_each.probabilities(EVERY), exact.probabilities(EVERY), atol=1e-5)
+
+
+def test_soft_refreshed_follows_new_embeddings() -> None:
+    moved = X.flip(0)
+    for clusters in (None, 24):
+        sampler = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters)
+        new, refreshed = SoftNegatives(moved, LABELS, scale=5.0, clusters=clusters), sampler.refreshed(moved)
+        assert torch.equal(new.sample(EVERY, 9), refreshed.sample(EVERY, 9))
+        assert torch.equal(sampler.unit, F.normalize(X, dim=1))
+
+
+def test_importance_sampling_needs_fewer_draws_than_uniform() -> None:
+    """With the scale near 1 / temperature the corrected estimate of the log-sum has a smaller error."""
+    unit = F.normalize(X, dim=1)
+    logits = (unit @ unit.T) / 0.2
+    truth = torch.where(LABELS[:, None] == LABELS, -torch.inf, logits).logsumexp(1)
+
+    def error(sampler: Negatives) -> float:
+        squares = []
+        for epoch in range(20):
+            indices, log_weights = sampler.weights(EVERY, 16, epoch=epoch, correct=True)
+            squares.append(((logits.gather(1, indices) + log_weights).logsumexp(1) - truth).square().mean())
+        return float(torch.stack(squares).mean().sqrt())
+
+    assert error(SoftNegatives(X, LABELS, scale=5.0)) < 0.3 * error(UniformNegatives(LABELS))
+    assert error(SoftNegatives(X, LABELS, scale=5.0, clusters=48)) < 0.8 * error(UniformNegatives(LABELS))
+
+
+def test_fallback_serves_empty_rows() -> None:
+    table = NeighborTable.build(X, LABELS, k=30)
+    empty = table.filtered(max_score=float(table.scores[:, -1].float().median()))
+    cut = table.filtered(max_score=0.0 if (table.scores[:, -1] > 0).any() else -1.0)
+    lost = int((cut.indices[:, 0] < 0).sum())
+    assert lost > 0 and empty.info.short_rows > 0
+    with pytest.raises(InputError, match=f"{lost} rows have no neighbours left"):
+        InstanceNegatives(cut)
+    sampler = InstanceNegatives(cut, fallback=UniformNegatives(LABELS))
+    assert sampler.fallen_back == lost
+    drawn = sampler.sample(EVERY, 50)
+    assert (drawn >= 0).all() and (LABELS[drawn] != LABELS[:, None]).all()
+
+
+def test_positives_are_other_samples_of_the_class() -> None:
+    positives = Positives(LABELS).sample(EVERY, 400, epoch=1)
+    assert (LABELS[positives] == LABELS[:, None]).all() and (positives != EVERY[:, None]).all()
+    own = (LABELS == LABELS[0]).nonzero()[:, 0].tolist()
+    assert set(positives[0].tolist()) == set(own) - {0}
+    alone = Positives(torch.tensor([0, 0, 1])).sample(torch.tensor([2]), 3)
+    assert alone.tolist() == [[2, 2, 2]]
+
+
+def test_samplers_have_no_state_but_move_with_their_module() -> None:
+    for sampler in SAMPLERS.values():
+        assert not sampler.state_dict()
+        assert len(list(sampler.buffers())) > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: UniformNegatives(torch.zeros(5, dtype=torch.int64)), "one label"),
+        (lambda: UniformNegatives(LABELS.float()), "must be integers"),
+        (lambda: InstanceNegatives(NeighborTable.build(X, LABELS, k=3), scale=-1.0), "scale=-1.0"),
+        (lambda: InstanceNegatives(NeighborTable.build(X, LABELS, k=3), scale=math.inf), "scale=inf"),
+        (lambda: ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), LABELS + 1), "classes 0 to 5"),
+        (lambda: ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), LABELS.clamp(max=4)), r"Classes \[5\] have no"),
+        (lambda: MixedNegatives([]), "above 0"),
+        (lambda: MixedNegatives([(-1.0, UniformNegatives(LABELS))]), "above 0"),
+        (lambda: MixedNegatives([(1.0, AllNegatives(LABELS))]), "AllNegatives does not"),
+        (lambda: SoftNegatives(X, LABELS[:5], scale=5.0), "need 5 embeddings"),
+        (lambda: SoftNegatives(X, LABELS, scale=5.0, clusters=2), "clusters=2 must be from 6"),
+        (lambda: SoftNegatives(X, LABELS, scale=5.0, uniform=1.0), "uniform=1.0"),
+        (lambda: SoftNegatives(X * torch.nan, LABELS, scale=5.0), "NaN"),
+        (lambda: SAMPLERS["uniform"].sample(EVERY, 0), "at least 1"),
+        (lambda: SAMPLERS["instance"].sample(EVERY, 31, distinct=True), "31 distinct draws.*there are 30"),
+        (lambda: SAMPLERS["mixed"].sample(EVERY, 3, distinct=True), "with repetition"),
+        (lambda: AllNegatives(LABELS).sample(EVERY, 3), "does not draw"),
+    ],
+)
+def test_bad_input(make: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()  # type: ignore[operator]
