@@ -4,9 +4,22 @@ import sys
 
 from scns import plugins
 from scns.errors import InputError
+from scns.models._cost import flops, parameters
+from scns.models._hooks import HookedNetwork, features_of
 from scns.models._network import Network
+from scns.models._weights import load_weights
 
-__all__ = ["Network", "build", "names"]
+__all__ = [
+    "HookedNetwork",
+    "Network",
+    "build",
+    "families",
+    "features_of",
+    "flops",
+    "load_weights",
+    "names",
+    "parameters",
+]
 
 
 def names() -> list[str]:
@@ -14,8 +27,16 @@ def names() -> list[str]:
     return sorted(plugins.names(sys.modules[__name__]))
 
 
+def families() -> dict[str, list[str]]:
+    """The names of the networks of each family, in the order of its file."""
+    found: dict[str, list[str]] = {}
+    for name, module in plugins.names(sys.modules[__name__]).items():
+        found.setdefault(module.rpartition(".")[2].replace("_", "-"), []).append(name)
+    return found
+
+
 def build(name: str, classes: int) -> Network:
-    """The network of that name with random weights and a classifier for `classes` classes."""
+    """The network of that name for `classes` classes, with random weights (`torch.manual_seed`)."""
     module = plugins.find(sys.modules[__name__], "network", name)
     if classes < 1:
         raise InputError(f"A network needs at least 1 class, but classes = {classes}.")

@@ -1,0 +1,100 @@
+"""Published or own weights into a network; nothing of the file is ever executed."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from scns.errors import InputError
+from scns.models._hooks import HookedNetwork
+from scns.models._network import Network
+
+AnyNetwork = TypeVar("AnyNetwork", Network, HookedNetwork)
+
+_PUBLISHED = (
+    (r"^module\.", ""),  # saved from under a parallel wrapper
+    (r"(\.denselayer\d+\.(?:norm|conv))\.([12])\.", r"\1\2."),  # the DenseNet files torchvision publishes
+    (r"^(block\d)\.layer\.", r"\1."),  # the next four: CIFAR teachers of RepDistiller and mdistiller
+    (r"\.convShortcut\.", ".shortcut."),
+    (r"^(layer\d\.\d+)\.shortcut\.", r"\1.downsample."),
+    (r"^linear\.", "fc."),
+)
+_SHOWN = 4  # keys a message names; the rest are counted
+
+
+def load_weights(network: AnyNetwork, path: str | Path, *, new_classifier: bool = False) -> AnyNetwork:
+    """The network, with the weights of a safetensors file or of a state dict that `torch.save` wrote.
+
+    With `new_classifier` the network keeps its own classifier whatever the file has, for a file of other classes.
+    """
+    own = network.state_dict()
+    found = {key if key in own else published_key(key): value for key, value in _read(Path(path)).items()}
+    if new_classifier:
+        head = f"{network.head_name}."
+        found = {key: value for key, value in found.items() if not key.startswith(head)}
+        found.update({key: value for key, value in own.items() if key.startswith(head)})
+    for key in own:
+        if key.endswith("num_batches_tracked"):  # files older than torch 0.4.1 have no such counters
+            found.setdefault(key, own[key])
+    _check(own, found, network.head_name, path)
+    network.load_state_dict(found)
+    return network
+
+
+def published_key(key: str) -> str:
+    """Our name of the parameter that a published file calls `key`."""
+    for pattern, ours in _PUBLISHED:
+        key = re.sub(pattern, ours, key)
+    return key
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    with open(path, "rb") as file:  # a path that cannot be opened is an OSError here, a damaged file is not
+        try:
+            if path.suffix == ".safetensors":
+                return load_file(path)
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # the readers end in any exception, by what is damaged
+            raise InputError(
+                f"'{path}' cannot be read as weights ({type(error).__name__}); give a .safetensors file or a saved "
+                "state dict of plain tensors."
+            ) from error
+    for wrapping in ("state_dict", "model"):  # how training scripts name it beside the epoch and the optimiser
+        if isinstance(state, Mapping) and isinstance(state.get(wrapping), Mapping):
+            state = state[wrapping]
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise InputError(f"'{path}' holds a {type(state).__name__} that is no state dict; save network.state_dict().")
+    return dict(state)
+
+
+def _check(own: Mapping[str, Tensor], found: Mapping[str, Tensor], head: str, path: Any) -> None:
+    """Refuse a file of another network, naming what differs."""
+    wrong = [
+        f"{key} is {list(found[key].shape)} instead of {list(own[key].shape)}"
+        for key in own
+        if key in found and found[key].shape != own[key].shape
+    ]
+    if wrong and all(entry.startswith(f"{head}.") for entry in wrong) and own.keys() == found.keys():
+        raise InputError(
+            f"'{path}' has a classifier for another number of classes ({wrong[0]}); "
+            "use new_classifier=True to start a new one."
+        )
+    problems = {
+        "missing": [key for key in own if key not in found],
+        "unexpected": [key for key in found if key not in own],
+        "of another shape": wrong,
+    }
+    told = [f"{kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
+    if told:
+        raise InputError(
+            f"'{path}' does not fit this network ({'; '.join(told)}); build the network it was saved from."
+        )
+
+
+def _some(keys: list[str]) -> str:
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(keys[:_SHOWN]) + more
