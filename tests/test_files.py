@@ -1,0 +1,84 @@
+"""Files appear whole or not at all."""
+
+import errno
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scns.files import atomic
+
+
+@contextmanager
+def disk_of(size: int) -> Iterator[None]:
+    """Files cannot grow beyond `size` bytes: the system refuses the write, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "er" / "table.bin"
+    with atomic(target) as temporary:
+        temporary.write_bytes(b"half")
+        assert not target.exists()
+        temporary.write_bytes(b"whole")
+    assert target.read_bytes() == b"whole"
+    assert os.listdir(target.parent) == ["table.bin"]
+
+
+def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "table.bin"
+    target.write_bytes(b"old")
+    with atomic(str(target)) as temporary:
+        temporary.write_bytes(b"new")
+        assert target.read_bytes() == b"old"
+    assert target.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
+def test_a_failing_block_leaves_nothing(tmp_path: Path, failure: type[BaseException]) -> None:
+    with pytest.raises(failure), atomic(tmp_path / "table.bin") as temporary:
+        temporary.write_bytes(b"half")
+        raise failure
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failing_block_keeps_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "table.bin"
+    target.write_bytes(b"old")
+    with pytest.raises(ValueError), atomic(target) as temporary:
+        temporary.write_bytes(b"half")
+        raise ValueError
+    assert target.read_bytes() == b"old" and os.listdir(tmp_path) == ["table.bin"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    with disk_of(10_000), pytest.raises(OSError), atomic(tmp_path / "table.bin") as temporary:
+        temporary.write_bytes(bytes(20_000))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_is_full_at_the_last_moment_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"), atomic(tmp_path / "table.bin") as temporary:
+        temporary.write_bytes(b"whole")
+    assert os.listdir(tmp_path) == []
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    with atomic(tmp_path / "atomic") as temporary:
+        temporary.write_text("")
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "atomic")}
+    assert modes["plain"] == modes["atomic"]
