@@ -1,0 +1,98 @@
+"""What every loss does first: leave autocast, widen its inputs, check that they fit together."""
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec
+
+import torch
+from torch import Tensor
+
+from scns.errors import InputError, unknown
+
+Arguments = ParamSpec("Arguments")
+
+
+def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Tensor]:
+    """The same function outside autocast, in float64 where an input is float64 and in float32 otherwise.
+
+    Half precision is for networks: a Gram matrix of fp16 features overflows, and 1e-12 is 0 in fp16.
+    """
+
+    @wraps(loss)
+    def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if not tensors:
+            raise InputError(f"{loss.__name__} works on torch tensors; convert its inputs with torch.as_tensor.")
+        dtype = torch.float64 if any(value.dtype == torch.float64 for value in tensors) else torch.float32
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            wide_args: Any = [_widened(value, dtype) for value in args]
+            wide_kwargs: Any = {name: _widened(value, dtype) for name, value in kwargs.items()}
+            return loss(*wide_args, **wide_kwargs)
+
+    return computed
+
+
+def _widened(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def check_shapes(first: Tensor, second: Tensor, names: str) -> None:
+    """Refuses two tensors of different shape."""
+    if first.shape != second.shape:
+        raise InputError(f"{names} must have the same shape; got {shapes(first, second)}.")
+
+
+def check_batch(first: Tensor, second: Tensor, names: str) -> None:
+    """Refuses two tensors with different numbers of rows."""
+    if first.ndim < 2 or second.ndim < 2 or first.shape[0] != second.shape[0]:
+        raise InputError(f"{names} must hold the same samples, one a row; got {shapes(first, second)}.")
+
+
+def check_matrices(first: Tensor, second: Tensor, names: str, *, rows: int = 1, why: str = "") -> None:
+    """Refuses what is not two matrices [batch, width] over the same samples, or has too few of them."""
+    if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[0]:
+        raise InputError(f"{names} must be [batch, width] over the same samples; got {shapes(first, second)}.")
+    if first.shape[0] < rows:
+        raise InputError(f"{names} need at least {rows} rows{why}; got {shapes(first, second)}.")
+
+
+def check_positive(name: str, value: float, *, zero: bool = False) -> None:
+    """Refuses a number that is not finite and above 0 (or 0, where that is allowed)."""
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise InputError(f"{name} must be a finite number {'from 0 up' if zero else 'above 0'}; got {value}.")
+
+
+def check_share(name: str, value: float | Tensor) -> None:
+    """Refuses a share outside [0, 1]; a tensor's values are looked at only where that costs no synchronisation."""
+    if not isinstance(value, Tensor):
+        if not 0 <= value <= 1:
+            raise InputError(f"{name} must lie in [0, 1]; got {value}.")
+    elif _readable(value) and not bool(((value >= 0) & (value <= 1)).all()):
+        raise InputError(f"{name} must lie in [0, 1]; got values from {value.min():g} to {value.max():g}.")
+
+
+def check_labels(labels: Tensor, classes: int, names: str) -> None:
+    """Refuses labels that are not integers in [0, classes); values as in `check_share`."""
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(f"{names} must be integers; got {labels.dtype}.")
+    if _readable(labels) and not bool(((labels >= 0) & (labels < classes)).all()):
+        raise InputError(
+            f"{names} must lie in [0, {classes}); got values from {int(labels.min())} to {int(labels.max())}."
+        )
+
+
+def check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuses a name that is not one of the known ones."""
+    if value not in known:
+        raise unknown(kind, value, known)
+
+
+def _readable(values: Tensor) -> bool:
+    """Whether values can be read without waiting for a device or breaking a compiled graph."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def shapes(*tensors: Tensor) -> str:
+    """The tensors' shapes in words."""
+    return " and ".join(str(list(tensor.shape)) for tensor in tensors)
