@@ -1,0 +1,155 @@
+"""`scns words`: which classes the words call alike."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scns.cli import screen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+app = typer.Typer(help="Which classes their names call alike.", no_args_is_help=True)
+
+_SHOWN = 26  # classes in a figure that stays readable
+# CIFAR-100's figure: the trees, people and vehicles that the paper speaks of, and some animals.
+_CIFAR100 = (
+    "maple_tree,oak_tree,palm_tree,pine_tree,willow_tree,forest,man,woman,boy,girl,baby,tractor,pickup_truck,bus,train,"
+    "streetcar,motorcycle,bicycle,dolphin,whale,shark,seal,lion,tiger,leopard,wolf"
+)
+
+Name = Annotated[
+    str, typer.Argument(help="cifar10, cifar100, another data set (with --root), or a text file with a label a line.")
+]
+Source = Annotated[
+    str, typer.Option(help="Word vectors: 'glove' (bundled), or a .bin, .txt, .vec (also .gz) or .npz file.")
+]
+Root = Annotated[Path | None, typer.Option(help="The folder that holds the data set.")]
+OnMissing = Annotated[
+    str, typer.Option(help="For a label without any known word: 'error', or 'uniform' (similar to no class).")
+]
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command()
+def heatmap(
+    name: Name,
+    out: Annotated[Path, typer.Option(help="Figure to write: .png, .pdf or .svg.")],
+    source: Source = "glove",
+    scale: Annotated[float, typer.Option(help="Sharpness of the sampling probability, softmax(SCALE * cosine).")] = 5.0,
+    classes: Annotated[str | None, typer.Option(help="Classes to show, separated by commas.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every class, in several figures.")] = False,
+    root: Root = None,
+    on_missing: OnMissing = "error",
+) -> None:
+    """Draw the class-similarity figure: cosine and sampling probability side by side."""
+    from scns import plots, words
+    from scns.errors import InputError
+
+    plots.check_ending(out)
+    if classes and every:
+        raise InputError("--classes and --all exclude each other; give one of the two.")
+    names = _names(name, root)
+    vectors = _vectors(names, source, on_missing)
+    cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors, scale)
+    pages = _pages(name, names, cosine, classes, every)
+    for number, rows in enumerate(pages, 1):
+        path = out if len(pages) == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
+        figure = plots.class_heatmap(
+            [names[row] for row in rows],
+            cosine[rows][:, rows].numpy(),
+            probability[rows][:, rows].numpy(),
+            title="cosine of the label vectors",
+            drawn_title=f"sampling probability, softmax({scale:g} cosine) over {len(names) - 1} classes",
+        )
+        plots.save(figure, path)
+        screen.out.print(f"{len(rows)} of {len(names)} classes: {path}")
+
+
+@app.command()
+def nearest(
+    name: Name,
+    top: Annotated[int, typer.Option(help="Nearest classes to list.")] = 4,
+    source: Source = "glove",
+    root: Root = None,
+    on_missing: OnMissing = "error",
+) -> None:
+    """List the classes nearest to each class, with their cosines."""
+    from scns import words
+    from scns.errors import InputError
+
+    names = _names(name, root)
+    if not 1 <= top < len(names):
+        raise InputError(f"--top is {top}, but {len(names)} classes have 1 to {len(names) - 1} others.")
+    cosine = words.class_cosines(_vectors(names, source, on_missing)).fill_diagonal_(-2.0)  # below every cosine
+    order = cosine.argsort(dim=1, descending=True, stable=True)[:, :top]
+    rows: list[list[object]] = [
+        [names[i], *(f"{names[j]} {cosine[i, j]:.2f}" for j in order[i].tolist())] for i in range(len(names))
+    ]
+    screen.table("", dict.fromkeys(["class", *(f"nearest {n}" for n in range(1, top + 1))], "left"), rows)
+
+
+def _names(name: str, root: Path | None) -> tuple[str, ...]:
+    from scns import datasets, words
+    from scns.errors import InputError
+
+    if name in ("cifar10", "cifar100"):
+        return words.label_names(name)
+    if not Path(name).is_file():
+        return datasets.load(name, root, split="test").names
+    try:
+        names = tuple(line.strip() for line in Path(name).read_text(encoding="utf-8").splitlines() if line.strip())
+    except UnicodeDecodeError as error:
+        raise InputError(f"'{name}' is not a text file; give one with a label a line.") from error
+    if len(names) < 2:
+        raise InputError(f"'{name}' names {len(names)} classes, but at least 2 are needed, one a line.")
+    return names
+
+
+def _vectors(names: tuple[str, ...], source: str, on_missing: str) -> "Tensor":
+    """Label vectors; words that were dropped are named on stderr."""
+    from scns import words
+
+    with screen.progress(f"Reading {source}", "MB") as advance:
+        vectors, missing = words.label_words(names, source, on_missing, progress=advance)
+    if missing:
+        listed = ", ".join(f"{label} ({', '.join(lost)})" for label, lost in missing.items())
+        screen.err.print(f"Words without a vector, left out: {listed}", soft_wrap=True, markup=False)
+    return vectors
+
+
+def _pages(name: str, names: tuple[str, ...], cosine: "Tensor", classes: str | None, every: bool) -> list[list[int]]:
+    """The classes of each figure."""
+    from scns.errors import unknown
+
+    if name == "cifar100" and not every:
+        classes = classes or _CIFAR100
+    if classes:
+        chosen = [word.strip().replace(" ", "_") for word in classes.split(",") if word.strip()]
+        position = {label.replace(" ", "_"): row for row, label in enumerate(names)}
+        for label in chosen:
+            if label not in position:
+                raise unknown("class", label, position)
+        return [[position[label] for label in chosen]]
+    if len(names) <= _SHOWN:
+        return [list(range(len(names)))]
+    order = _alike(cosine)
+    if not every:
+        return [order[:_SHOWN]]
+    size = 20 if len(names) <= 100 else 34  # as the paper shows them: CIFAR-100 in 5 figures, Tiny-ImageNet in 6
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def _alike(cosine: "Tensor") -> list[int]:
+    """An order in which like classes are neighbours: from the closest pair on, always the nearest class left."""
+    left = cosine.clone().fill_diagonal_(-2.0)  # below every cosine
+    order = [int(left.max(dim=1).values.argmax())]
+    while len(order) < len(left):
+        left[:, order[-1]] = -3.0  # taken
+        order.append(int(left[order[-1]].argmax()))
+    return order
