@@ -1,6 +1,7 @@
 """Approximate search for large sets: only some lists of rows are looked at, and the recall is measured."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -101,7 +102,7 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
         raise InputError("backend='faiss' needs faiss; install it with: pip install 'scns[ann]'.") from None
     unit = data.unit.cpu().numpy()
     lists = max(1, min(4096, int(4 * len(data) ** 0.5), len(data) // 39))  # 39 points a list: faiss's own minimum
-    index = faiss.index_factory(unit.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(unit.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(unit)
     index.add(unit)
     index.nprobe = min(lists, probe or max(8, lists // 8))

@@ -296,6 +296,8 @@ class NeighborTable:
         path = Path(path)
         if path.name.endswith(".index.json"):
             return _load_shards(path)
+        if not path.exists():
+            raise InputError(f"'{path}' does not exist; build a table with: scns neighbors build.")
         try:
             with safe_open(path, framework="pt") as file:
                 told = file.metadata() or {}

@@ -22,7 +22,10 @@ def complain(sentence: str) -> None:
 
 def table(title: str, columns: dict[str, str], rows: list[list[object]]) -> None:
     """Print a table; `columns` maps a heading to its alignment ("left", "right")."""
-    shown = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    named = any(heading.strip() for heading in columns)
+    shown = Table(
+        title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False, show_header=named
+    )
     for heading, justify in columns.items():
         shown.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in rows:

@@ -1,0 +1,106 @@
+"""`scns neighbors` as a person uses it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from scns.neighbors import NeighborTable
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 6)).astype(np.float32), np.arange(90) % 5
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    np.savez(tmp_path / "both.npz", x=x, y=y)
+    np.save(tmp_path / "pictures.npy", rng.integers(0, 256, (90, 8, 8, 3), dtype=np.uint8))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+BUILD = ("neighbors", "build", "--embeddings", "x.npy", "--labels", "y.npy", "-k", 9, "--device", "cpu")
+
+
+def test_build_info_check_sample(scns: Run, folder: Path) -> None:
+    code, out, err = scns(*BUILD, "--out", "t.safetensors")
+    assert code == 0 and "Wrote t.safetensors" in out and err == ""
+    table = NeighborTable.load("t.safetensors")
+    direct = NeighborTable.build(np.load("x.npy"), np.load("y.npy"), k=9)
+    assert torch.equal(table.indices, direct.indices)
+    code, out, _ = scns("neighbors", "info", "t.safetensors", "--scale", 5)
+    assert code == 0 and "90 x 6 embeddings" in out and "effective negatives" in out
+    assert scns("neighbors", "check", "t.safetensors", "--embeddings", "both.npz:x", "--labels", "both.npz:y")[0] == 0
+    code, out, _ = scns("neighbors", "sample", "t.safetensors", "--anchors", "3,4", "--num", 6)
+    assert code == 0 and len(re.findall(r"\d+", out)) == 14
+    scns("neighbors", "sample", "t.safetensors", "--anchors", "3,4", "--num", 6, "--out", "n.npy")
+    assert np.load("n.npy").shape == (2, 6)
+    assert [int(word) for word in re.findall(r"\d+", out)][1:7] == np.load("n.npy")[0].tolist()
+
+
+def test_shards_are_skipped_when_finished_and_merge(scns: Run, folder: Path) -> None:
+    for part in ("1/2", "2/2"):
+        assert scns(*BUILD, "--out", "t.safetensors", "--shard", part)[0] == 0
+    before = (folder / "t-00001-of-00002.safetensors").stat().st_mtime_ns
+    code, out, _ = scns(*BUILD, "--out", "t.safetensors", "--shard", "1/2")
+    assert code == 0 and "finished already" in out
+    assert (folder / "t-00001-of-00002.safetensors").stat().st_mtime_ns == before
+    shards = sorted(folder.glob("t-*.safetensors"))
+    assert scns("neighbors", "merge", *shards, "--out", "t.index.json")[0] == 0
+    scns(*BUILD, "--out", "whole.safetensors")
+    whole, merged = NeighborTable.load("whole.safetensors"), NeighborTable.load("t.index.json")
+    assert torch.equal(whole.indices, merged.indices)
+    np.save("x.npy", np.load("x.npy") + 1)
+    code, _, err = scns(*BUILD, "--out", "t.safetensors", "--shard", "1/2")
+    assert code == 2 and "other embeddings" in err
+
+
+def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None:
+    scns(*BUILD, "--out", "t.safetensors")
+    Path("names.txt").write_text("cat\n<script>alert(1)</script>\na&b\nd\ne\n")
+    arguments = ("--images", "pictures.npy", "--names", "names.txt", "--anchors", 4, "--num", 3, "--out", "g.html")
+    code, out, _ = scns("neighbors", "gallery", "t.safetensors", *arguments)
+    page = Path("g.html").read_text()
+    assert code == 0 and "4 anchors" in out
+    assert page.count("<section>") == 4 and page.count("<img ") == 4 * (1 + 3 * 3)
+    assert "<script>" not in page and "http://" not in page and "https://" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*BUILD, "--out", "t.safetensors", "-k", 999), "k=999 is impossible.*1 to 72"),
+        ((*BUILD, "--out", "t.safetensors", "--shard", "3"), "must be i/n"),
+        ((*BUILD, "--out", "t.safetensors", "--shard", "3/2"), "Shard 3/2 does not exist"),
+        ((*BUILD, "--out", "t.safetensors", "--backend", "exat"), "did you mean exact"),
+        (("neighbors", "build", "--embeddings", "no.npy", "--out", "t.safetensors"), "'no.npy' does not exist"),
+        (("neighbors", "build", "--embeddings", "both.npz", "--out", "t.safetensors"), "holds x, y; name one"),
+        (("neighbors", "build", "--embeddings", "cut.npy", "--out", "t.safetensors"), "cut.npy' cannot be read"),
+        (("neighbors", "info", "no.safetensors"), "does not exist; build"),
+        (("neighbors", "info", "x.npy"), "not a readable safetensors"),
+        (("neighbors", "check", "old.safetensors"), "nothing to check"),
+        (("neighbors", "sample", "old.safetensors", "--anchors", "90"), "Anchor 90 does not exist"),
+        (("neighbors", "sample", "old.safetensors", "--anchors", "a"), "not row numbers"),
+        (("neighbors", "merge", "old.safetensors", "--out", "t.json"), r"named \*.index.json"),
+        (("neighbors", "gallery", "old.safetensors", "--images", "x.npy", "--out", "g.html"), "uint8"),
+        (
+            ("neighbors", "gallery", "old.safetensors", "--images", "pictures.npy", "--out", "g.html", "--anchors", 0),
+            "at least 1",
+        ),
+        (("neighbors", "gallery", "old.safetensors", "--images", "cifar10-mini", "--out", "g.html"), "90 rows.*2500"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_no_file(scns: Run, folder: Path, words: tuple, message: str) -> None:
+    scns(*BUILD, "--out", "old.safetensors")
+    (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:200])
+    before = sorted(path.name for path in folder.iterdir())
+    code, out, err = scns(*words)
+    assert code == 2 and out == "" and re.search(message, err), err
+    assert err.startswith("scns: ") and err.count("\n") == 1
+    assert sorted(path.name for path in folder.iterdir()) == before
