@@ -294,6 +294,8 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
         (lambda: SoftNegatives(X * torch.nan, LABELS, scale=5.0), "NaN"),
         (lambda: SAMPLERS["uniform"].sample(EVERY, 0), "at least 1"),
         (lambda: SAMPLERS["instance"].sample(EVERY, 31, distinct=True), "31 distinct draws.*there are 30"),
+        (lambda: SAMPLERS["uniform"].sample(EVERY, COUNT - 1, distinct=True), "239 distinct draws.*lower num"),
+        (lambda: SAMPLERS["class"].sample(EVERY, 200, distinct=True), "200 distinct draws.*lower num"),
         (lambda: SAMPLERS["mixed"].sample(EVERY, 3, distinct=True), "with repetition"),
         (lambda: AllNegatives(LABELS).sample(EVERY, 3), "does not draw"),
     ],

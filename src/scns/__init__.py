@@ -1,3 +1,69 @@
 """Semantically conditioned negative sampling: better negatives for contrastive learning and distillation."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from scns import datasets, functional, methods, models, theory
+    from scns.batches import NeighborBatchSampler
+    from scns.data import Images
+    from scns.errors import InputError
+    from scns.features import Batch, Features
+    from scns.memory import FeatureQueue, FeatureTable
+    from scns.mixup import BetaQuantile, mix, mixed_similarity, mixing_coefficients
+    from scns.models import features_of
+    from scns.neighbors import NeighborTable
+    from scns.sampling import (
+        AllNegatives,
+        ClassNegatives,
+        InstanceNegatives,
+        MixedNegatives,
+        Positives,
+        UniformNegatives,
+    )
+    from scns.soft import SoftNegatives
+    from scns.words import class_embeddings, label_vectors, missing_words
+
+# Where each public name lives. They are imported at first use, so that `scns --help` need not wait for torch.
+_HOME = {
+    "batches": ["NeighborBatchSampler"],
+    "data": ["Images"],
+    "errors": ["InputError"],
+    "features": ["Batch", "Features"],
+    "memory": ["FeatureQueue", "FeatureTable"],
+    "mixup": ["BetaQuantile", "mix", "mixed_similarity", "mixing_coefficients"],
+    "models": ["features_of"],
+    "neighbors": ["NeighborTable"],
+    "sampling": [
+        "AllNegatives",
+        "ClassNegatives",
+        "InstanceNegatives",
+        "MixedNegatives",
+        "Positives",
+        "UniformNegatives",
+    ],
+    "soft": ["SoftNegatives"],
+    "words": ["class_embeddings", "label_vectors", "missing_words"],
+}
+_MODULES = ["datasets", "functional", "methods", "models", "theory"]
+
+__all__ = [
+    "__version__",
+    *sorted(name for names in _HOME.values() for name in names),
+    *_MODULES,
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"scns.{name}")
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"scns.{module}"), name)
+    raise AttributeError(f"module 'scns' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -51,7 +51,8 @@ class Pool(nn.Module):
             start=torch.where(unlabelled, rank, start),  # [n]: the places an anchor may not take: start .. start + size
             size=torch.where(unlabelled, 1, size),
         )
-        if bool((self.size >= len(labels)).any()):
+        self.fewest = len(labels) - int(self.size.max())  # negatives of the anchor that has the fewest
+        if self.fewest < 1:
             raise InputError("All samples have one label, so there are no negatives; give labels of several classes.")
 
     def __len__(self) -> int:
@@ -128,7 +129,7 @@ class UniformNegatives(Negatives):
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]"""
         if distinct:
-            return _distinct(self, len(self.pool), anchors, num, epoch)
+            return _distinct(self, len(self.pool), self.pool.fewest, anchors, num, epoch)
         high = self.pool.negatives(anchors)[:, None]
         nth = draws.integers(high, self.seed, draws.NEGATIVES, epoch, anchors[:, None], chances.columns(num, anchors))
         return self.pool.nth_negative(anchors, nth)
@@ -161,6 +162,7 @@ class ClassNegatives(Negatives):
         if bool((counts == 0).any()):
             empty = (counts == 0).nonzero()[:, 0].tolist()
             raise InputError(f"Classes {empty[:5]} have no samples; build the class table without them.")
+        self.fewest = int(counts[class_table.indices.long().to(counts.device)].sum(1).min())
         constants(
             self,
             labels=labels,
@@ -184,7 +186,7 @@ class ClassNegatives(Negatives):
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]"""
         if distinct:
-            return _distinct(self, len(self.labels), anchors, num, epoch)
+            return _distinct(self, len(self.labels), self.fewest, anchors, num, epoch)
         position = chances.positions(self.seed, anchors, num, epoch)
         return self._member(anchors, position, epoch)
 
@@ -346,9 +348,9 @@ def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, cor
     return indices, -math.log(num) - sampler.log_probability(anchors, indices)
 
 
-def _distinct(sampler: Negatives, count: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
+def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
     """Distinct draws over all `count` samples: O(batch * count)."""
-    _enough(num, count)
+    _enough(num, fewest)
     every = chances.columns(count, anchors).expand(len(anchors), -1)
     return chances.pick_distinct(sampler.log_probability(anchors, every), sampler.seed, anchors, num, epoch)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scns import __version__
-from scns.cli import data, models, neighbors, screen, theory, words
+from scns.cli import data, methods, models, neighbors, screen, theory, words
 from scns.errors import InputError
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ def _options(
 app.add_typer(neighbors.app, name="neighbors")
 app.add_typer(words.app, name="words")
 app.add_typer(theory.app, name="theory")
+app.add_typer(methods.app, name="methods")
 app.add_typer(data.app, name="data")
 app.command("models")(models.table)
 

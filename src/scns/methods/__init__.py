@@ -90,7 +90,7 @@ class Method(nn.Module):
         yield from self.parameters()
 
     def classification(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
-        """The two terms on logits that every method may have, on the anchors; unlabelled ones (-1) have no cross-entropy."""
+        """The two terms on logits that every method may have, on the anchors; unlabelled ones (-1) have no first."""
         count = batch.anchors
         losses = {}
         if self.ce:

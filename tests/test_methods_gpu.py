@@ -1,0 +1,90 @@
+"""Every method on CUDA: a step never waits for the device, and a captured step does what the eager one does."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from method_steps import Case, detached, make
+from scns import methods
+from scns.features import Batch, Features
+from scns.methods import Method
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+STEPS = 3
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """A synchronisation with the device is an error."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def on_device(case: Case, device: str) -> tuple[Method, Batch, Features, Features]:
+    """The method, a batch and the features of both networks, as leaves."""
+    batch = next(case.batches())
+    ours, theirs = case.features(batch)
+
+    def moved(features: Features) -> Features:
+        maps, preacts = (tuple(x.to(device) for x in some) for some in (features.maps, features.preacts))
+        return detached(Features(features.logits.to(device), features.embedding.to(device), maps, preacts))
+
+    tensors = {name: getattr(batch, name).to(device) for name in ("images", "labels", "index", "view", "epoch")}
+    return case.method.to(device), batch._replace(**tensors), moved(ours), moved(theirs)
+
+
+def step(method: Method, batch: Batch, ours: Features, theirs: Features) -> list[Tensor]:
+    """Losses of the main stage and of those before, gradients, and the update of tables and queues."""
+    parts = [method(batch, ours, theirs), *(stage.losses(batch, ours, theirs) for stage in method.stages())]
+    losses = [value for part in parts for value in part.values()]
+    inputs = [ours.logits, ours.embedding, *ours.maps, *ours.preacts, *method.parameters()]
+    gradients = torch.autograd.grad(torch.stack(losses).sum(), inputs, allow_unused=True)
+    method.after_step(batch, ours, theirs)
+    companions = []
+    if method.companions:
+        companions = [method.companion_index(batch.index[: batch.anchors], batch.epoch)]
+    return [*losses, *(g for g in gradients if g is not None), *companions]
+
+
+def close(first: Tensor, second: Tensor) -> bool:
+    """Equal up to the order of additions, which atomics leave open."""
+    first, second = first.double(), second.double()
+    return bool((first - second).abs().max() <= 1e-4 * second.abs().max() + 1e-6)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_a_captured_step_never_waits_and_equals_the_eager_one(name: str) -> None:
+    method, batch, ours, theirs = on_device(make(name), "cuda")
+    eager, captured = copy.deepcopy(method), copy.deepcopy(method)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries make their workspaces before the capture
+        for _ in range(3):
+            step(captured, batch, ours, theirs)
+    torch.cuda.current_stream().wait_stream(side)
+    captured.load_state_dict(method.state_dict())
+
+    expected = []
+    with no_waiting():
+        for epoch in range(STEPS):
+            batch.epoch.fill_(epoch)
+            expected.append(step(eager, batch, ours, theirs))
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        told = step(captured, batch, ours, theirs)
+    for epoch in range(STEPS):
+        batch.epoch.fill_(epoch)
+        graph.replay()
+        assert all(close(a, b) for a, b in zip(told, expected[epoch], strict=True)), epoch
+    for key, value in eager.state_dict().items():
+        assert close(captured.state_dict()[key], value), key
