@@ -15,7 +15,7 @@ class Images:
     """Images and labels of one split. `mean` and `std` are the data set's published normalisation, in [0, 1] units."""
 
     pixels: Tensor  # uint8 [n, 3, height, width]
-    labels: Tensor  # int64 [n]
+    labels: Tensor  # int64 [n]; -1 = unlabelled
     names: tuple[str, ...]  # label names, in label order
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -28,7 +28,7 @@ class Images:
             raise InputError(f"Images are uint8 [n, 3, height, width], but these are {self.pixels.dtype} {shape}.")
         if self.labels.dtype != torch.int64 or shape[0] != count:
             raise InputError(f"{shape[0]} images need {shape[0]} int64 labels, but there are {count} {self.labels.dtype}.")
-        if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.names):
+        if count and not -1 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.names):
             low, high = int(self.labels.min()), int(self.labels.max())
             raise InputError(f"Labels run from {low} to {high}, but {len(self.names)} classes are named: 0 to {len(self.names) - 1}.")
 

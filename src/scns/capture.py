@@ -1,0 +1,47 @@
+"""CUDA graphs: warm up, capture, replay. The only file that knows of them."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+_WARM_UP = 3  # steps before capture: algorithms are chosen and workspaces allocated in them
+
+
+class Replay:
+    """`replay(size)` runs `body(size)`: from a captured graph on CUDA (one a size), directly elsewhere.
+
+    Warming up changes parameters, tables and sums; everything in `state()` is put back before the capture, so a
+    captured run starts where an eager one does. Tensors made outside must be kept alive by their owner: a graph holds
+    no reference to them. Each graph is captured on a stream of its own, because graphs of one stream share workspaces.
+    """
+
+    def __init__(self, body: Callable[[int], None], state: Callable[[], Iterable[Tensor]], enabled: bool) -> None:
+        self.body, self.state, self.enabled = body, state, enabled and torch.cuda.is_available()
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.streams: list[torch.cuda.Stream] = []
+
+    def __call__(self, size: int) -> None:
+        if not self.enabled:
+            self.body(size)
+            return
+        if size not in self.graphs:
+            self.graphs[size] = self._capture(size)
+        self.graphs[size].replay()
+
+    def _capture(self, size: int) -> torch.cuda.CUDAGraph:
+        stream = torch.cuda.Stream()
+        self.streams.append(stream)
+        before = [tensor.detach().clone() for tensor in self.state()]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                self.body(size)
+                with torch.no_grad():
+                    for tensor, value in zip(self.state(), before, strict=True):
+                        tensor.copy_(value)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            self.body(size)
+        return graph

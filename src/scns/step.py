@@ -1,0 +1,212 @@
+"""One training step, from a place in the epoch's order to updated weights, for one student or several at once.
+
+Everything a step reads or writes is a tensor that stays where it is: the order and views of the epoch, the place in it,
+the learning rates, the sums of losses. So a step can be captured and replayed, and the host does nothing else in an
+epoch.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from scns import augment
+from scns.data import Images, epoch_table, padding
+from scns.features import Batch, Features
+from scns.methods import Method
+from scns.teacher import Teacher
+
+Losses = Callable[[Batch, Features, Features | None], dict[str, Tensor]]
+
+
+@dataclass
+class Member:
+    """A student in training: its network, objective and optimiser, and what it has added up in this epoch."""
+
+    student: nn.Module
+    method: Method
+    losses: Losses  # the method's own, or those of a stage before it
+    optimizer: torch.optim.SGD
+    main: bool = True  # False in a stage: tables are not updated then
+    lr: Tensor = field(init=False)
+    names: list[str] = field(default_factory=list)
+    totals: Tensor = field(init=False)  # float32 [names]: sums of losses; then correct answers and answers
+
+    def __post_init__(self) -> None:
+        self.lr = self.optimizer.param_groups[0]["lr"]
+        self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
+
+
+_MOST_TERMS = 16
+
+
+class Step:
+    """Members that see the same batches, and the same teacher."""
+
+    def __init__(
+        self,
+        images: Images,
+        members: list[Member],
+        teacher: Teacher | None,
+        *,
+        batch: int,
+        seed: int,
+        augmented: bool = True,
+        bf16: bool = False,
+    ) -> None:
+        self.images, self.members, self.teacher = images, members, teacher
+        self.batch, self.seed, self.augmented, self.bf16 = batch, seed, augmented, bf16
+        self.pad = padding(images.size) if augmented else 0
+        count, device = len(images), images.labels.device
+        self.device = device
+        self.order = torch.zeros(count, dtype=torch.int64, device=device)
+        self.dy, self.dx = torch.zeros_like(self.order), torch.zeros_like(self.order)  # by sample
+        self.flip = torch.zeros(count, dtype=torch.bool, device=device)
+        self.place = torch.zeros((), dtype=torch.int64, device=device)
+        self.epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self.rows = torch.arange(batch, device=device)
+        self.streams = [torch.cuda.Stream(device) for _ in members] if device.type == "cuda" else []
+
+    def sizes(self, epoch: int) -> list[int]:
+        """The batch sizes of an epoch: whole batches, and the last, smaller one."""
+        order = self._own_order(epoch)
+        count = len(self.images) if order is None else len(order)
+        rest = count % self.batch
+        return [self.batch] * (count // self.batch) + ([rest] if rest else [])
+
+    def begin(self, epoch: int, place: int = 0) -> None:
+        """Draw the order and views of an epoch (from 1) and start it at `place`; sums start at zero with it."""
+        table = epoch_table(len(self.images), self.seed, epoch, pad=self.pad, device=self.device)
+        if self.augmented:
+            for target, values in ((self.dy, table.dy), (self.dx, table.dx), (self.flip, table.flip)):
+                target[table.order] = values
+        order = self._own_order(epoch)
+        order = table.order if order is None else order.to(self.device)
+        self.order[: len(order)] = order
+        self.epoch.fill_(epoch)
+        self.place.fill_(place)
+        if place == 0:
+            for member in self.members:
+                member.totals.zero_()
+
+    def __call__(self, size: int) -> None:
+        """Train every member on the next `size` samples."""
+        index = self.order[self.place + self.rows[:size]]
+        shared = self._batch(index, size) if any(not m.method.companions for m in self.members) else None
+        with self._side(0, before=True):
+            told = self.teacher(shared) if self.teacher is not None and shared is not None else None
+        for number, member in enumerate(self.members):
+            with self._side(number):
+                self._train(member, index, shared, told)
+        self._join()
+        self.place.add_(size)
+
+    def _train(self, member: Member, index: Tensor, shared: Batch | None, told: Features | None) -> None:
+        batch = shared
+        if member.method.companions:
+            beside = member.method.companion_index(index, self.epoch)
+            batch = self._batch(torch.cat([index, beside.flatten()]), len(index))
+            told = self.teacher(batch) if self.teacher is not None else None
+        assert batch is not None
+        member.optimizer.zero_grad(set_to_none=True)
+        with self._precision():
+            seen = member.student(batch.images, features=True)
+            losses = member.losses(batch, seen, told)
+        torch.stack(list(losses.values())).sum().backward()
+        member.optimizer.step()
+        with torch.no_grad():
+            if member.main:
+                member.method.after_step(batch, seen, told)
+            self._count(member, batch, seen, losses)
+
+    def _count(self, member: Member, batch: Batch, seen: Features, losses: dict[str, Tensor]) -> None:
+        member.names = list(losses)
+        labels = batch.labels[: batch.anchors]
+        right = (seen.logits[: batch.anchors].argmax(1) == labels).sum()
+        values = [value.detach().float() * batch.anchors for value in losses.values()]
+        values += [right.float(), (labels >= 0).sum().float()]
+        member.totals[: len(values)].add_(torch.stack(values))
+
+    def _batch(self, index: Tensor, anchors: int) -> Batch:
+        dy, dx, flip = self.dy[index], self.dx[index], self.flip[index]
+        pixels = augment.crop_flip(self.images.pixels, index, dy, dx, flip, self.pad)
+        images = augment.normalise(pixels, self.images.mean, self.images.std)
+        span = 2 * self.pad + 1
+        return Batch(images, self.images.labels[index], index, (dy * span + dx) * 2 + flip, self.epoch, anchors)
+
+    def _own_order(self, epoch: int) -> Tensor | None:
+        """The order that a member's method insists on; such a member trains alone."""
+        return self.members[0].method.epoch_order(self.batch, epoch) if self.members[0].main else None
+
+    def _precision(self) -> torch.autocast | nullcontext:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+    def _side(self, number: int, before: bool = False) -> torch.cuda.StreamContext | nullcontext:
+        """Several students run beside each other on streams of their own; one runs where it is."""
+        if before or len(self.members) == 1 or not self.streams:
+            return nullcontext()
+        self.streams[number].wait_stream(torch.cuda.current_stream(self.device))
+        return torch.cuda.stream(self.streams[number])
+
+    def _join(self) -> None:
+        if len(self.members) > 1:
+            for stream in self.streams:
+                torch.cuda.current_stream(self.device).wait_stream(stream)
+
+    def state(self) -> Iterable[Tensor]:
+        """Every tensor that a step changes: what a warm-up must put back."""
+        yield self.place
+        for member in self.members:
+            yield member.totals
+            yield from (*member.student.parameters(), *member.student.buffers())
+            yield from (*member.method.parameters(), *member.method.buffers())
+            for each in member.optimizer.state.values():
+                yield from (value for value in each.values() if isinstance(value, Tensor))
+
+
+def make_optimizer(
+    parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float, nesterov: bool
+) -> torch.optim.SGD:
+    """SGD whose learning rate is a tensor and whose momentum exists from the start, so that no step is special."""
+    trained = [p for p in parameters if p.requires_grad]
+    rate = torch.tensor(lr, device=trained[0].device)
+    optimizer = torch.optim.SGD(
+        trained, lr=rate, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, fused=True
+    )
+    if momentum:
+        for parameter in trained:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+class Evaluation:
+    """Counts a network's correct answers on every image, without augmentation, chunk by chunk."""
+
+    def __init__(self, student: nn.Module, images: Images, *, chunk: int, bf16: bool = False) -> None:
+        self.student, self.images, self.chunk, self.bf16 = student, images, min(chunk, len(images)), bf16
+        device = images.labels.device
+        self.place = torch.zeros((), dtype=torch.int64, device=device)
+        self.right = torch.zeros((), device=device)
+        self.rows = torch.arange(self.chunk, device=device)
+
+    def sizes(self) -> list[int]:
+        rest = len(self.images) % self.chunk
+        return [self.chunk] * (len(self.images) // self.chunk) + ([rest] if rest else [])
+
+    def begin(self) -> None:
+        self.place.zero_()
+        self.right.zero_()
+
+    @torch.no_grad()
+    def __call__(self, size: int) -> None:
+        index = self.place + self.rows[:size]
+        pixels = augment.normalise(self.images.pixels[index], self.images.mean, self.images.std)
+        with torch.autocast(pixels.device.type, torch.bfloat16) if self.bf16 else nullcontext():
+            logits = self.student(pixels)
+        self.right.add_((logits.argmax(1) == self.images.labels[index]).sum())
+        self.place.add_(size)
+
+    def state(self) -> Iterable[Tensor]:
+        return (self.place, self.right)

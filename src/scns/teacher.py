@@ -1,0 +1,76 @@
+"""The frozen teacher: live on the student's view, or cached (one forward a sample), at any input size."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scns import augment, models
+from scns.data import Images
+from scns.errors import InputError
+from scns.features import Batch, Features
+
+
+class Teacher:
+    """A network in evaluation mode without gradients; called with a batch, it gives its features."""
+
+    def __init__(self, network: nn.Module, *, size: int = 0, bf16: bool = False) -> None:
+        self.network = network.eval().requires_grad_(False)
+        self.size, self.bf16 = size, bf16
+        self.logits: Tensor | None = None
+        self.embeddings: Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> Features:
+        if self.logits is not None and self.embeddings is not None:
+            return Features(self.logits[batch.index], self.embeddings[batch.index])
+        return self.see(batch.images)
+
+    @torch.no_grad()
+    def see(self, images: Tensor) -> Features:
+        """Features of normalised images, resized to the teacher's input where it has its own."""
+        if self.size and images.shape[2] != self.size:
+            images = F.interpolate(images, size=self.size, mode="bilinear", align_corners=False, antialias=True)
+        with torch.autocast(images.device.type, torch.bfloat16) if self.bf16 else nullcontext():
+            seen = self.network(images, features=True)
+        return Features(seen.logits.float(), seen.embedding.float(), seen.maps, seen.preacts)
+
+    @torch.no_grad()
+    def embed(self, images: Images, chunk: int = 500) -> tuple[Tensor, Tensor]:
+        """(logits, embeddings) of every image, without augmentation."""
+        parts = []
+        for start in range(0, len(images), chunk):
+            pixels = augment.normalise(images.pixels[start : start + chunk], images.mean, images.std)
+            seen = self.see(pixels)
+            parts.append((seen.logits, seen.embedding))
+        return torch.cat([logits for logits, _ in parts]), torch.cat([embedding for _, embedding in parts])
+
+    def cache(self, images: Images, needs: tuple[str, ...]) -> None:
+        """Answer from one forward a sample from now on."""
+        if "maps" in needs or "preacts" in needs:
+            raise InputError(
+                "The method needs the teacher's feature maps, which are not cached; use teacher_mode=live."
+            )
+        self.logits, self.embeddings = self.embed(images)
+
+
+def load_network(source: str, network: str, classes: int) -> nn.Module:
+    """The network of a run folder, or of a weights file and the name of its architecture."""
+    path = Path(source)
+    if path.is_dir():
+        recipe = path / "recipe.json"
+        if not recipe.exists() or not (path / "model.safetensors").exists():
+            raise InputError(f"'{path}' is no finished run: it needs recipe.json and model.safetensors.")
+        network, path = json.loads(recipe.read_text())["student"], path / "model.safetensors"
+    elif not path.exists():
+        raise InputError(
+            f"The teacher '{source}' does not exist; give a run folder, or a weights file and teacher_network."
+        )
+    elif not network:
+        raise InputError(f"teacher={source} is a file of weights: say which network with teacher_network=wrn-40-2.")
+    built = models.build(network, classes)
+    models.load_weights(built, path)
+    return built

@@ -1,0 +1,494 @@
+"""`fit`: train a recipe in a run folder; killed at any moment, the same call goes on and ends with the same weights."""
+
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scns import augment, datasets, methods, models, words
+from scns.capture import Replay
+from scns.checkpoint import Folder, prefixed, versions, without_prefix
+from scns.data import Images, split
+from scns.errors import InputError
+from scns.features import Shapes
+from scns.methods import Method, Setting, Stage
+from scns.recipe import Recipe
+from scns.step import Evaluation, Member, Step, make_optimizer
+from scns.teacher import Teacher, load_network
+
+_SHARE = 0.02  # of a run's time that checkpoints may take
+
+
+class Stopped(Exception):
+    """Training was asked to stop; a checkpoint was written."""
+
+
+class Watch:
+    """What is told of a run while it trains; a display overrides what it shows."""
+
+    def start(self, run: "Run", epochs: int, done: int) -> None: ...
+    def step(self, run: "Run", epoch: int, done: int, total: int) -> None: ...
+    def epoch(self, run: "Run", line: dict[str, Any]) -> None: ...
+    def finish(self, run: "Run") -> None: ...
+
+
+@dataclass(frozen=True)
+class Data:
+    """The parts of a data set a recipe uses, on its device."""
+
+    train: Images
+    test: Images
+    validation: Images | None
+
+
+class Run:
+    """One student of one recipe: its parts, its folder, its history."""
+
+    def __init__(self, recipe: Recipe, out: str | Path, data: Data, teacher: Teacher | None) -> None:
+        self.recipe, self.folder, self.data, self.teacher = recipe, Folder(out), data, teacher
+        self.device = data.train.labels.device
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            self.student = placed(models.build(recipe.student, data.train.classes), self.device)
+            torch.manual_seed(recipe.seed + 1_000_003)  # its own stream: students of one seed start alike
+            self.method = self._method().to(self.device)
+        for module in (*self.student.modules(), *self.method.modules()):
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
+                module.num_batches_tracked = None  # a kernel a layer and step that counts what nobody reads
+        self.stages: list[Stage | None] = [*self.method.stages(), None]
+        self.stage, self.epoch, self.place = 0, 0, 0  # finished epochs of the stage, and the place in the next
+        self.history: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        self.saved_at, self.save_took = 0.0, 0.0  # seconds of training at the last checkpoint, and of its writing
+        self.result: dict[str, Any] = {}
+        self.network: nn.Module = torch.compile(self.student) if recipe.compile else self.student  # type: ignore[assignment]
+        self.evaluations = {
+            name: Evaluation(self.student, images, chunk=2000 if self.device.type == "cuda" else 250, bf16=self.bf16)
+            for name, images in (("test", data.test), ("validation", data.validation))
+            if images is not None
+        }
+        self.replays = {name: Replay(each, each.state, self.graph) for name, each in self.evaluations.items()}
+        self.member = self._member()
+
+    @property
+    def bf16(self) -> bool:
+        return self.recipe.precision == "bf16"
+
+    @property
+    def graph(self) -> bool:
+        return self.recipe.graph and self.device.type == "cuda"
+
+    @property
+    def epochs(self) -> int:
+        stage = self.stages[self.stage]
+        return self.recipe.epochs if stage is None else min(stage.epochs, self.recipe.epochs)
+
+    def _method(self) -> Method:
+        with torch.no_grad():
+            sample = torch.zeros(2, 3, self.data.train.size, self.data.train.size, device=self.device)
+            self.student.eval()
+            student = Shapes.of(self.student(sample, features=True))
+            teacher = None if self.teacher is None else Shapes.of(self.teacher.see(sample))
+        names, source = self.data.train.names, self.recipe.words
+        setting = Setting(
+            labels=self.data.train.labels,
+            student=student,
+            teacher=teacher if self._distils() else None,
+            embeddings=None if self.teacher is None else lambda: self.teacher.embed(self.data.train)[1],
+            class_vectors=lambda: words.label_vectors(list(names), source),
+            seed=self.recipe.order_seed,
+        )
+        arguments = dict(self.recipe.arguments)
+        arguments.pop("supervised", None)
+        built = methods.build(self.recipe.method, setting, preset=self.recipe.preset or None, **arguments)
+        if self.teacher is not None and self.recipe.teacher_mode == "cached" and self.teacher.logits is None:
+            self.teacher.cache(self.data.train, built.needs)
+        return built
+
+    def _distils(self) -> bool:
+        """With `method.supervised=true` the teacher names neighbours only and is not distilled."""
+        return not self.recipe.arguments.get("supervised", False)
+
+    def _member(self) -> Member:
+        recipe, stage = self.recipe, self.stages[self.stage]
+        if stage is None:
+            trained = [*self.student.parameters(), *self.method.trained()]
+            losses, rate = self.method.__call__, recipe.learning_rate(1)
+        else:
+            own = [p for module in stage.modules for p in module.parameters()]
+            head = {id(p) for p in getattr(self.student, "head", nn.Identity()).parameters()}
+            features = [p for p in self.student.parameters() if id(p) not in head] if stage.student else []
+            trained, losses = own + features, stage.losses  # type: ignore[assignment]
+            rate = stage.lr or recipe.lr
+        optimizer = make_optimizer(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
+        return Member(self.network, self.method, losses, optimizer, main=stage is None)
+
+    def next_stage(self) -> None:
+        self.stage, self.epoch, self.place = self.stage + 1, 0, 0
+        self.member = self._member()
+
+    def set_rate(self) -> None:
+        stage = self.stages[self.stage]
+        rate = self.recipe.learning_rate(self.epoch + 1) if stage is None else (stage.lr or self.recipe.lr)
+        self.member.lr.fill_(rate)
+
+    def modes(self) -> None:
+        self.student.train()
+        self.method.train()
+
+    # --- state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs."""
+        momentum = {
+            str(i): each["momentum_buffer"] for i, each in enumerate(self.member.optimizer.state.values()) if each
+        }
+        return {
+            **prefixed("student", dict(self.student.state_dict())),
+            **prefixed("method", dict(self.method.state_dict())),
+            **prefixed("momentum", momentum),
+            "totals": self.member.totals,
+        }
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        start = time.perf_counter()
+        progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
+        self.folder.save(self.tensors(), {**progress, "history": self.history})
+        self.folder.log(self.history)
+        self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
+
+    def resume(self) -> bool:
+        """Go on from the folder's checkpoint, if it has one."""
+        found = self.folder.load()
+        if found is None:
+            return False
+        tensors, progress = found
+        self.stage = int(progress["stage"])
+        self.member = self._member()
+        self.epoch, self.place = int(progress["epoch"]), int(progress["place"])
+        self.seconds, self.history = float(progress["seconds"]), list(progress["history"])
+        self.student.load_state_dict(without_prefix("student", tensors))
+        self.method.load_state_dict(without_prefix("method", tensors))
+        momentum = without_prefix("momentum", tensors)
+        for i, each in enumerate(self.member.optimizer.state.values()):
+            each["momentum_buffer"].copy_(momentum[str(i)])
+        self.member.totals.copy_(tensors["totals"])
+        return True
+
+    # --- epochs
+
+    def accuracy(self, name: str) -> float:
+        evaluation, replay = self.evaluations[name], self.replays[name]
+        self.student.eval()
+        evaluation.begin()
+        for size in evaluation.sizes():
+            replay(size)
+        self.student.train()
+        return 100 * float(evaluation.right) / len(evaluation.images)
+
+    def end_epoch(self, seconds: float) -> dict[str, Any]:
+        """Read the sums of the epoch, evaluate, and note a line."""
+        count, names = len(self.data.train), self.member.names
+        totals = self.member.totals.tolist()
+        losses = {name: total / count for name, total in zip(names, totals, strict=False)}
+        for name, value in losses.items():
+            if not math.isfinite(value):
+                raise InputError(
+                    f"The loss '{name}' became {value} in epoch {self.epoch + 1}; lower lr or the weight of '{name}'. "
+                    f"The last good checkpoint is in '{self.folder.path}'."
+                )
+        right, answers = totals[len(names)], totals[len(names) + 1]
+        self.epoch, self.place = self.epoch + 1, 0
+        line: dict[str, Any] = {
+            "epoch": self.epoch,
+            "lr": float(self.member.lr),
+            **losses,
+            "loss": sum(losses.values()),
+        }
+        stage = self.stages[self.stage]
+        if stage is not None:
+            line["stage"] = stage.name
+        else:
+            line["train"] = 100 * right / max(1.0, answers)
+            if self.epoch % self.recipe.evaluate_every == 0 or self.epoch == self.recipe.epochs:
+                line.update({name: self.accuracy(name) for name in self.evaluations})
+        self.seconds += seconds
+        line["seconds"] = round(self.seconds, 3)
+        self.history.append(line)
+        return line
+
+    def finish(self) -> None:
+        """Write the student and the result."""
+        main = [line for line in self.history if "stage" not in line]
+        last = main[-1]
+        self.result = {
+            "test": last["test"],
+            "seconds": round(self.seconds, 1),
+            "epochs": self.epoch,
+            "seed": self.recipe.seed,
+            "student": self.recipe.student,
+            "method": self.recipe.method,
+            "data": self.recipe.data,
+            **versions(self.device),
+        }
+        judged = [line for line in main if "validation" in line]
+        if judged:
+            best = max(judged, key=lambda line: line["validation"])
+            self.result.update(best_validation=best["validation"], best_epoch=best["epoch"], best_test=best["test"])
+        self.folder.save_model(self.student, self.data.train.names)
+        self.folder.finish(self.result)
+
+
+class Pack:
+    """Runs that share their batches and their teacher: one step, one graph."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs, first = runs, runs[0]
+        self.recipe, self.data = first.recipe, first.data
+        if self.recipe.batch > len(self.data.train):
+            raise InputError(f"batch={self.recipe.batch} is larger than the {len(self.data.train)} training images.")
+        self.build()
+
+    def build(self) -> None:
+        """The step for the stage that the runs are in."""
+        recipe = self.recipe
+        self.step = Step(
+            self.data.train,
+            [run.member for run in self.runs],
+            self.runs[0].teacher if self.runs[0]._distils() else None,
+            batch=recipe.batch,
+            seed=recipe.order_seed,
+            augmented=recipe.augment,
+            bf16=self.runs[0].bf16,
+        )
+        self.replay = Replay(self.step, self.step.state, self.runs[0].graph)
+
+    def launch(self, watch: Watch) -> Iterator[None]:
+        """One epoch, a step at a time."""
+        first = self.runs[0]
+        for run in self.runs:
+            run.modes()
+            run.set_rate()
+        self.step.begin(first.epoch + 1, first.place)
+        place, sizes = 0, self.step.sizes(first.epoch + 1)
+        for number, size in enumerate(sizes):
+            if place >= first.place:
+                self.replay(size)
+                for run in self.runs:
+                    run.place = place + size
+                    watch.step(run, first.epoch + 1, number + 1, len(sizes))
+                yield
+            place += size
+
+
+def fit(recipe: Recipe, out: str | Path, *, watch: Watch | None = None) -> Run:
+    """Train a recipe in the run folder `out`, or go on with it; a finished run is only read."""
+    return fit_packed([(recipe, out)], watch=watch)[0]
+
+
+def fit_packed(jobs: list[tuple[Recipe, str | Path]], *, watch: Watch | None = None) -> list[Run]:
+    """Train several recipes at once on one device: those that share batches and teacher in one graph."""
+    watch = watch or Watch()
+    runs = prepare(jobs)
+    waiting = [run for run in runs if not run.result]
+    packs = [Pack(group) for group in _groups(waiting)]
+    for run in waiting:
+        watch.start(run, run.recipe.epochs, run.epoch)
+    with _polite_stop() as stopping:
+        while packs:
+            _train_epoch(packs, stopping, watch)
+            packs = [pack for pack in packs if _go_on(pack, watch)]
+    return runs
+
+
+def prepare(jobs: list[tuple[Recipe, str | Path]]) -> list[Run]:
+    """Runs with their data, teachers and networks; data and teachers are loaded once where recipes share them."""
+    loaded: dict[Any, Data] = {}
+    teachers: dict[Any, Teacher] = {}
+    runs = []
+    for recipe, out in jobs:
+        device = choose_device(recipe)
+        settings(recipe, device)
+        folder = Folder(out)
+        finished = folder.open(recipe)
+        key = (
+            recipe.data,
+            recipe.root,
+            recipe.size,
+            recipe.validation,
+            recipe.subset,
+            recipe.labelled,
+            recipe.order_seed,
+        )
+        if key not in loaded:
+            loaded[key] = load_data(recipe, device)
+        teacher = None
+        if recipe.teacher:
+            which = (recipe.teacher, recipe.teacher_network, recipe.teacher_mode, recipe.teacher_size, *key)
+            if which not in teachers:
+                network = load_network(recipe.teacher, recipe.teacher_network, loaded[key].train.classes)
+                network = placed(network, device)
+                teachers[which] = Teacher(network, size=recipe.teacher_size, bf16=recipe.precision == "bf16")
+            teacher = teachers[which]
+        run = Run(recipe, out, loaded[key], teacher)
+        if finished:
+            _read_result(run)
+        elif not run.resume() and hasattr(run.method, "fill"):
+            _fill(run)
+        runs.append(run)
+    return runs
+
+
+def load_data(recipe: Recipe, device: torch.device) -> Data:
+    """The images a recipe trains and is judged on."""
+    options = {"size": recipe.size} if recipe.size else {}
+    train = datasets.load(recipe.data, recipe.root, "train", **options)
+    test = datasets.load(recipe.data, recipe.root, "test", **options)
+    seed = recipe.order_seed
+    validation = None
+    if recipe.validation:
+        train, validation = train.split(recipe.validation, seed)
+    if recipe.subset and recipe.subset < len(train):
+        train = train.split(recipe.subset / len(train), seed)[1]
+    if recipe.labelled:
+        share = recipe.labelled * train.classes / len(train)
+        kept = split(train.labels, share, seed)[1] if share < 1 else torch.arange(len(train))
+        labels = torch.full_like(train.labels, -1)
+        labels[kept] = train.labels[kept]
+        train = replace(train, labels=labels)
+    return Data(train.to(device), test.to(device), None if validation is None else validation.to(device))
+
+
+def choose_device(recipe: Recipe) -> torch.device:
+    if recipe.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda was asked for, but torch sees no CUDA device; use device=cpu.")
+    return torch.device("cuda" if recipe.device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def settings(recipe: Recipe, device: torch.device) -> None:
+    """Precision and determinism of the process."""
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
+        torch.backends.cuda.matmul.allow_tf32 = recipe.precision != "fp32"
+        torch.backends.cudnn.benchmark = not recipe.deterministic
+        torch.backends.cudnn.deterministic = recipe.deterministic
+    elif recipe.precision == "bf16":
+        raise InputError("precision=bf16 is for CUDA devices; on the CPU use precision=fp32.")
+
+
+def placed(network: nn.Module, device: torch.device) -> nn.Module:
+    """The network on its device, its convolutions channels_last as the images are."""
+    network = network.to(device)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _groups(runs: list[Run]) -> list[list[Run]]:
+    """Runs that can share one step: same data, order, batch, teacher, epoch; no companions or order of their own."""
+    groups: dict[Any, list[Run]] = {}
+    for number, run in enumerate(runs):
+        recipe = run.recipe
+        alone = run.method.companions or len(run.stages) > 1 or type(run.method).epoch_order is not Method.epoch_order
+        key = (
+            id(run.data), id(run.teacher), recipe.batch, recipe.order_seed, recipe.augment, recipe.precision,
+            recipe.graph, run.epoch, run.place, run._distils(), number if alone else -1,
+        )  # fmt: skip
+        groups.setdefault(key, []).append(run)
+    return list(groups.values())
+
+
+def _train_epoch(packs: list[Pack], stopping: Callable[[], bool], watch: Watch) -> None:
+    start = time.perf_counter()
+    for _ in zip_longest(*[pack.launch(watch) for pack in packs]):
+        if stopping():
+            break
+    _wait(packs)
+    seconds = time.perf_counter() - start
+    if stopping():
+        for pack in packs:
+            for run in pack.runs:
+                run.seconds += seconds
+                run.save()
+        folders = ", ".join(str(run.folder.path) for pack in packs for run in pack.runs)
+        raise Stopped(f"Stopped; a checkpoint is in {folders}. The same command goes on from there.")
+    for pack in packs:
+        for run in pack.runs:
+            watch.epoch(run, run.end_epoch(seconds))
+
+
+def _go_on(pack: Pack, watch: Watch) -> bool:
+    """Checkpoint what is due; False when the pack is done."""
+    first = pack.runs[0]
+    if first.epoch >= first.epochs and first.stages[first.stage] is not None:
+        for run in pack.runs:
+            run.next_stage()
+        pack.build()
+    done = first.stages[first.stage] is None and first.epoch >= first.recipe.epochs
+    for run in pack.runs:
+        if done or _due(run):
+            run.save()
+        if done:
+            run.finish()
+            watch.finish(run)
+    return not done
+
+
+def _due(run: Run) -> bool:
+    every = run.recipe.checkpoint_every
+    if every:
+        return run.epoch % every == 0
+    return run.save_took <= _SHARE * (run.seconds - run.saved_at)
+
+
+@torch.no_grad()
+def _fill(run: Run) -> None:
+    """One pass over the training images, so that tables of features do not start with random rows."""
+    images = run.data.train
+    run.student.eval()
+    for index in torch.arange(len(images), device=run.device).split(500):
+        pixels = augment.normalise(images.pixels[index], images.mean, images.std)
+        told = run.teacher.see(pixels) if run.teacher is not None and run._distils() else None
+        run.method.fill(index, run.student(pixels, features=True), told)  # type: ignore[operator]
+    run.student.train()
+
+
+def _read_result(run: Run) -> None:
+    run.result = json.loads((run.folder.path / "result.json").read_text())
+    found = run.folder.load()
+    if found is not None:
+        run.resume()
+
+
+def _wait(packs: list[Pack]) -> None:
+    if any(run.device.type == "cuda" for pack in packs for run in pack.runs):
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def _polite_stop() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C or SIGTERM asks to stop after the step; a second Ctrl-C stops at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: nobody sends us signals
+        before = {}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
