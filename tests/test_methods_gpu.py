@@ -65,22 +65,21 @@ def test_a_captured_step_never_waits_and_equals_the_eager_one(name: str) -> None
     method, batch, ours, theirs = on_device(make(name), "cuda")
     eager, captured = copy.deepcopy(method), copy.deepcopy(method)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # libraries make their workspaces before the capture
-        for _ in range(3):
-            step(captured, batch, ours, theirs)
-    torch.cuda.current_stream().wait_stream(side)
-    captured.load_state_dict(method.state_dict())
-
+    side = torch.cuda.Stream()  # of every step: autograd remembers the stream that it first saw a leaf on
+    torch.cuda.synchronize()
     expected = []
-    with no_waiting():
-        for epoch in range(STEPS):
-            batch.epoch.fill_(epoch)
-            expected.append(step(eager, batch, ours, theirs))
+    with torch.cuda.stream(side):
+        for _ in range(3):  # libraries make their workspaces before the capture
+            step(captured, batch, ours, theirs)
+        captured.load_state_dict(method.state_dict())
+        with no_waiting():
+            for epoch in range(STEPS):
+                batch.epoch.fill_(epoch)
+                expected.append([x.detach() for x in step(eager, batch, ours, theirs)])
+    torch.cuda.synchronize()
 
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         told = step(captured, batch, ours, theirs)
     for epoch in range(STEPS):
         batch.epoch.fill_(epoch)

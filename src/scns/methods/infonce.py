@@ -1,0 +1,200 @@
+"""InfoNCE against a memory of features, with any sampler and with latent mixup.
+
+l = CE + weight * InfoNCE(z, v_+, v_-) + lm_weight * InfoNCE(z, v_+, kappa(v_-, z)),  kappa = nu v_- + (1 - nu) z
+
+O'Neill and Bollegala (2021), Semantically-Conditioned Negative Samples for Efficient Contrastive Learning. Consumes the
+embeddings and the sample numbers. Without a teacher: one network, its head and its table of features. With one: student
+anchors against the teacher's table and, `symmetric`, teacher anchors against the student's, which is what trains the
+teacher's head (rows of a table are constants). Heads and tables are dropped after training.
+
+Every "InfoNCE", "InfoNCE-LM" and "InfoNCE + LM" row of the paper, with and without Class- or Instance-SCNS, is a preset
+of this file. The hyphen in "InfoNCE-LM" is a hyphen: with supervision it means mixtures alone, in the distillation
+appendix "InfoNCE-LM + ..." has the original negatives too; hence two weights.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scns import chances, draws, functional, mixup
+from scns.errors import InputError
+from scns.features import Batch, Features
+from scns.functional.inputs import check_choice, check_positive
+from scns.memory import FeatureTable
+from scns.methods import Head, Method, Setting
+from scns.methods._sampler import make_sampler
+from scns.sampling import Positives
+
+REFERENCE = "O'Neill and Bollegala, 2021"
+
+_MIXTURES = ("negatives", "matching", "cross")
+
+# t1: CIFAR-10 without a teacher, l = CE + InfoNCE, LM 0.1 of a grid {0.01, 0.05, 0.1, 0.2}, beta 0.5.
+# kd: with a teacher; alpha 0.65 (Class-SCNS) and 0.9 (Instance-SCNS) from the appendix. The weight of plain InfoNCE and
+# of the mixtures beside it is unstated there: 0.9, and as much as that of the original term.
+PRESETS: dict[str, dict[str, object]] = {
+    "t1-infonce": {"sampler": "uniform", "weight": 1.0},
+    "t1-infonce-lm": {"sampler": "uniform", "weight": 0.0, "lm_weight": 1.0},
+    "t1-infonce+lm": {"sampler": "uniform", "weight": 1.0, "lm_weight": 0.1},
+    "t1-class": {"sampler": "class", "weight": 1.0, "k": 2},
+    "t1-instance": {"sampler": "instance", "weight": 1.0, "k": 1 / 100},
+    "kd-infonce": {"sampler": "uniform", "weight": 0.9},
+    "kd-lm": {"sampler": "uniform", "weight": 0.0, "lm_weight": 0.9, "mixture": "matching"},
+    "kd+lm": {"sampler": "uniform", "weight": 0.9, "lm_weight": 0.09, "mixture": "matching"},
+    "kd-class": {"sampler": "class", "weight": 0.65, "k": 1 / 20},
+    "kd-instance": {"sampler": "instance", "weight": 0.9, "k": 1 / 50},
+    "kd-lm-class": {"sampler": "class", "weight": 0.65, "lm_weight": 0.65, "mixture": "matching", "k": 1 / 20},
+    "kd-lm-instance": {"sampler": "instance", "weight": 0.9, "lm_weight": 0.9, "mixture": "matching", "k": 1 / 50},
+}
+
+
+class Objective(Method):
+    """Cross-entropy, InfoNCE on drawn negatives and InfoNCE on their mixtures with the anchor."""
+
+    needs: tuple[str, ...] = ("embedding",)
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        sampler: str = "uniform",  # the row "InfoNCE"; or class, instance, mixed, soft, all
+        negatives: int = 1024,  # unstated
+        k: float | None = None,  # nearest classes or samples: how many or, below 1, which share; None: the paper's best
+        scale: float = 5.0,  # the paper's "tau = 5" of the sampling distribution
+        clusters: int | None = None,  # of sampler "soft"
+        correct: bool = False,  # True: weights that make the sum over draws an unbiased estimate of the whole sum
+        tau: float = 0.07,  # of InfoNCE (`temperature` is that of the distilled logits); unstated, CRD's
+        dim: int = 128,  # unstated, CRD's
+        momentum: float = 0.5,  # of the tables; unstated, CRD's and OIM's
+        weight: float = 1.0,  # without a teacher; presets have the appendix's with one
+        lm_weight: float = 0.0,  # of InfoNCE on mixtures; 0.1 beside the original, see presets
+        beta: float = 0.5,  # nu ~ Beta(beta, beta); the best of {0.01, 0.05, 0.1, 0.2, 0.5}
+        fold: bool = True,  # max(nu, 1 - nu) in mixtures that count as negatives; False: as printed
+        normalize: bool = True,  # mixtures back to the unit sphere; unstated
+        nu_per: str = "pair",  # or "batch": one nu for all pairs of a step; unstated
+        mixture: str = "negatives",  # or "matching", "cross": the mixtures of both networks find each other
+        positive: str = "class",  # another sample of the class; "instance": the sample itself, as in CRD
+        symmetric: bool = True,  # with a teacher, also its anchors against the student's table
+        ce: float = 1.0,
+        kld: float = 0.0,
+        temperature: float = 4.0,
+    ) -> None:
+        super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("tau", tau)
+        for name, value in (("negatives", negatives), ("weight", weight), ("lm_weight", lm_weight)):
+            check_positive(name, value, zero=name != "negatives")
+        check_choice("mixture", mixture, _MIXTURES)
+        check_choice("positive", positive, ("class", "instance"))
+        check_choice("nu_per", nu_per, ("pair", "batch"))
+        if setting.teacher is None and mixture != "negatives":
+            raise InputError(f"mixture='{mixture}' mixes two networks; give a teacher, or use mixture='negatives'.")
+        if sampler == "all" and mixture != "negatives":
+            raise InputError(
+                f"mixture='{mixture}' draws a negative an anchor, which sampler 'all' does not; use 'uniform'."
+            )
+        self.negatives, self.correct, self.tau = negatives, correct, tau
+        self.weight, self.lm_weight = weight, lm_weight
+        self.normalize, self.nu_per, self.mixture, self.positive = normalize, nu_per, mixture, positive
+        self.symmetric, self.seed = symmetric, setting.seed
+        self.sampler = make_sampler(setting, sampler, k=k, scale=scale, clusters=clusters)
+        self.positives = Positives(setting.labels, seed=setting.seed)
+        # A mixture that has a target of its own, as in matching, may lie anywhere between the two: no fold.
+        self.quantile = mixup.BetaQuantile(beta, fold=fold and mixture == "negatives")
+        self.student_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed)
+        self.student_head = Head(setting.student.width, dim)
+        self.teacher_head = self.teacher_table = None
+        if setting.teacher is not None:
+            self.teacher_head = Head(setting.teacher.width, dim)
+            self.teacher_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed + 1)
+
+    def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
+        losses = self.classification(batch, student, teacher)
+        if self.weight or self.lm_weight:
+            own = self.student_head(student.embedding[: batch.anchors])
+            other = None if self.teacher_head is None else self._teacher_features(teacher, batch.anchors)
+            with torch.autocast(own.device.type, enabled=False):
+                losses.update(self.contrast(batch.index[: batch.anchors], batch.epoch, own, other))
+        return losses
+
+    def contrast(self, anchors: Tensor, epoch: Tensor, student: Tensor, teacher: Tensor | None) -> dict[str, Tensor]:
+        """The weighted contrastive terms of unit features [batch, dim] of the samples `anchors`."""
+        losses = {}
+        mixes_negatives = self.lm_weight > 0 and self.mixture == "negatives"
+        if self.weight or mixes_negatives:
+            drawn, log_weights = self.sampler.weights(anchors, self.negatives, epoch=epoch, correct=self.correct)
+            positives = anchors[:, None] if self.positive == "instance" else self.positives.sample(anchors, epoch=epoch)
+            rows = None if self.sampler.everything else drawn
+            pairs = [
+                (z, table.logits(z, positives)[:, 0], table.logits(z, rows))
+                for z, table in self._sides(student, teacher)
+            ]  # [batch, dim], [batch], [batch, m]
+            if self.weight:
+                losses["infonce"] = self.weight * self._info_nce(pairs, log_weights)
+            if mixes_negatives:
+                nu = self._coefficients(anchors, drawn.shape[1], epoch)  # one nu for both networks' mixture of a pair
+                pairs = [(z, v, mixup.mixed_similarity(similarity, nu, self.normalize)) for z, v, similarity in pairs]
+                losses["lm"] = self.lm_weight * self._info_nce(pairs, log_weights)
+        if self.lm_weight and not mixes_negatives:
+            assert teacher is not None
+            losses["lm"] = self.lm_weight * self._match_mixtures(anchors, epoch, student, teacher)
+        return losses
+
+    @torch.no_grad()
+    def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:
+        self.fill(batch.index[: batch.anchors], student, teacher)
+
+    @torch.no_grad()
+    def fill(self, index: Tensor, student: Features, teacher: Features | None) -> None:
+        """Move the tables' rows of the samples `index`, none twice, towards their features; the first are taken whole.
+
+        Called for every sample before training, it spares the first epoch its random negatives.
+        """
+        self.student_table.update(index, self.student_head(student.embedding[: len(index)]), distinct=True)
+        if self.teacher_table is not None:
+            self.teacher_table.update(index, self._teacher_features(teacher, len(index)), distinct=True)
+
+    def _teacher_features(self, teacher: Features | None, count: int) -> Tensor:
+        assert self.teacher_head is not None and teacher is not None
+        return self.teacher_head(teacher.embedding[:count].detach())
+
+    def _sides(self, student: Tensor, teacher: Tensor | None) -> list[tuple[Tensor, FeatureTable]]:
+        """Anchors with the table they are compared with: the other network's where there are two."""
+        if teacher is None or self.teacher_table is None:
+            return [(student, self.student_table)]
+        sides = [(student, self.teacher_table), (teacher, self.student_table)]
+        return sides if self.symmetric else sides[:1]
+
+    def _info_nce(self, pairs: list[tuple[Tensor, Tensor, Tensor]], log_weights: Tensor) -> Tensor:
+        terms = [
+            functional.info_nce(z, positive, logits=similarity, log_weights=log_weights, temperature=self.tau)
+            for z, positive, similarity in pairs
+        ]
+        return torch.stack(terms).sum()
+
+    def _coefficients(self, anchors: Tensor, count: int, epoch: Tensor) -> Tensor:
+        """nu [batch, count], or [1, 1] for all pairs of the batch."""
+        if self.nu_per == "batch":
+            anchors, count = anchors[:1], 1
+        return self.quantile(
+            draws.uniform(self.seed, draws.MIXING, epoch, anchors[:, None], chances.columns(count, anchors))
+        )
+
+    def _match_mixtures(self, anchors: Tensor, epoch: Tensor, student: Tensor, teacher: Tensor) -> Tensor:
+        """InfoNCE that finds, among the teacher's mixtures of the batch, that of the same pair with the same nu.
+
+        z~_S = kappa(v_-^S, z^S), z~_T = kappa(v_-^T, z^T); "cross": z~_S = kappa(v_-^S, z^T), z~_T = kappa(v_-^T, z^S).
+        """
+        assert self.teacher_table is not None
+        drawn = self.sampler.sample(anchors, 1, epoch=epoch)[:, 0]
+        nu = self._coefficients(anchors, 1, epoch)[:, 0]
+        if self.mixture == "cross":
+            student, teacher = teacher, student
+        first = mixup.mix(self.student_table.features[drawn].to(student.dtype), student, nu)
+        second = mixup.mix(self.teacher_table.features[drawn].to(teacher.dtype), teacher, nu)
+        if self.normalize:
+            first, second = F.normalize(first, dim=1), F.normalize(second, dim=1)
+        similarity = first @ second.T  # [batch, batch]
+        same = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
+        others = torch.zeros_like(similarity).masked_fill(same, -torch.inf)
+        pairs = [(first, similarity.diagonal(), similarity), (second, similarity.diagonal(), similarity.T)]
+        return self._info_nce(pairs if self.symmetric else pairs[:1], others)
