@@ -1,5 +1,6 @@
 """Shared by all tests: the command line as a function."""
 
+import gc
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,3 +30,10 @@ def scns(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
         return Ran(code, printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _free_graphs(request: pytest.FixtureRequest) -> None:
+    """CUDA graphs of earlier tests are freed now: freed during a capture, they would spoil it."""
+    if request.node.get_closest_marker("gpu"):
+        gc.collect()

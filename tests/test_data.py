@@ -84,7 +84,7 @@ def test_images_say_what_they_are(images: Images) -> None:
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(3).long(), "2 images need 2 int64 labels, but there are 3"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2), "float32"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([0, 2]), "from 0 to 2, but 2 classes are named: 0 to 1"),
-        (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([-1, 1]), "from -1 to 1"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([-2, 1]), "from -2 to 1"),
     ],
 )
 def test_images_refuse_what_does_not_fit(pixels: torch.Tensor, labels: torch.Tensor, message: str) -> None:

@@ -1,6 +1,8 @@
 """CUDA graphs: warm up, capture, replay. The only file that knows of them."""
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -42,6 +44,19 @@ class Replay:
                         tensor.copy_(value)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with _no_garbage(), torch.cuda.graph(graph, stream=stream):
             self.body(size)
         return graph
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Graphs of finished runs are freed before a capture: freed during it, they would spoil it."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,128 @@
+"""Times training epochs of the engine on random 32-pixel images; one JSON line a case.
+
+  python bench/epoch.py                     every case
+  python bench/epoch.py --cases 'crd*'      some of them
+  python bench/epoch.py --images 256 --device cpu --epochs 1      a trial run anywhere
+
+Seconds are the median of epochs after the first, without evaluation, checkpoints and capture (that is in first_step_s,
+the time from a recipe to its first finished step). `students` train together; s_per_student is the
+time of an epoch divided by them.
+"""
+
+import argparse
+import fnmatch
+import json
+import statistics
+import tempfile
+import time
+
+import torch
+
+from scns.data import Images
+from scns.models import build
+from scns.recipe import Recipe
+from scns.teacher import Teacher
+from scns.train import Data, Pack, Run, Watch, backends, choose_device, placed
+
+INSTANCE = {"sampler": "instance", "k": 1 / 50, "negatives": 4096, "positive": "instance"}
+
+# name -> (recipe, teacher network, students)
+CASES: dict[str, tuple[dict, str, int]] = {
+    "ce, batch 128": ({"method": "ce", "batch": 128}, "", 1),
+    "ce, batch 128, eager": ({"method": "ce", "batch": 128, "graph": False}, "", 1),
+    "ce": ({"method": "ce"}, "", 1),
+    "ce, bf16": ({"method": "ce", "precision": "bf16"}, "", 1),
+    "ce x 8": ({"method": "ce"}, "", 8),
+    "kld, cached": ({"method": "kld", "teacher_mode": "cached"}, "resnet110", 1),
+    "kld, live": ({"method": "kld"}, "resnet110", 1),
+    "kld, live x 8": ({"method": "kld"}, "resnet110", 8),
+    "infonce 4096 instance, cached": (
+        {"method": "infonce", "arguments": INSTANCE, "teacher_mode": "cached"},
+        "resnet110",
+        1,
+    ),
+    "crd 16384, cached": ({"method": "crd", "teacher_mode": "cached"}, "resnet110", 1),
+    "crd 16384, live": ({"method": "crd"}, "resnet110", 1),
+    "crd 16384, live, eager": ({"method": "crd", "graph": False}, "resnet110", 1),
+    "crd 16384, live x 8": ({"method": "crd"}, "resnet110", 8),
+}
+
+
+def random_images(count: int, device: torch.device, classes: int = 100) -> Images:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    pixels = pixels.contiguous(memory_format=torch.channels_last)
+    labels = torch.arange(count) % classes
+    names = tuple(f"class {i}" for i in range(classes))
+    return Images(pixels, labels, names, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)).to(device)
+
+
+def measure(name: str, epochs: int, count: int, device: str, student: str) -> dict[str, object]:
+    values, teacher_name, students = CASES[name]
+    recipe = Recipe(student=student, device=device, **{"batch": 64, **values})
+    place = choose_device(recipe)
+    images = random_images(count, place)
+    data = Data(images, images.subset(torch.arange(min(count, 64))), None)
+    teacher = None
+    if teacher_name:
+        teacher = Teacher(placed(build(teacher_name, images.classes), place), bf16=recipe.precision == "bf16")
+    with tempfile.TemporaryDirectory() as folder, backends([recipe]):
+        start = time.perf_counter()
+        runs = [
+            Run(Recipe(**{**recipe.as_dict(), "seed": seed, "data_seed": 0}), f"{folder}/{seed}", data, teacher)
+            for seed in range(students)
+        ]
+        pack, watch = Pack(runs), Watch()
+        seconds, first = [], 0.0
+        for _ in range(epochs + 1):
+            begin = time.perf_counter()
+            for number, _step in enumerate(pack.launch(watch)):
+                if number == 0 and not first:
+                    _wait(place)
+                    first = time.perf_counter() - start
+            _wait(place)
+            seconds.append(time.perf_counter() - begin)
+            for run in runs:
+                run.epoch, run.place = run.epoch + 1, 0
+    epoch = statistics.median(seconds[1:])
+    steps = -(-count // recipe.batch)
+    return {
+        "case": name,
+        "student": student,
+        "teacher": teacher_name,
+        "students": students,
+        "epoch_s": round(epoch, 3),
+        "s_per_student": round(epoch / students, 3),
+        "ms_a_step": round(epoch / steps / students * 1e3, 3),
+        "first_step_s": round(first, 2),
+        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if place.type == "cuda" else None,
+        "hardware": torch.cuda.get_device_name() if place.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+    }
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="*", help="patterns of case names, separated by semicolons")
+    parser.add_argument("--epochs", type=int, default=3, help="timed epochs")
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--student", default="resnet20")
+    given = parser.parse_args()
+    for name in CASES:
+        if given.device == "cpu" and "bf16" in name:
+            continue
+        if any(fnmatch.fnmatch(name, pattern) for pattern in given.cases.split(";")):
+            print(json.dumps(measure(name, given.epochs, given.images, given.device, given.student)), flush=True)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The engine on CUDA: captured equals eager, nothing waits for the device, packed equals alone, resumed as whole."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scns.recipe import Recipe
+from scns.train import Pack, Run, Stopped, Watch, fit, fit_packed, prepare
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+BASE = Recipe(
+    student="resnet8", subset=1000, batch=48, epochs=3, lr=0.02, device="cuda", deterministic=True, precision="fp32"
+)
+INFONCE: dict[str, Any] = {"method": "infonce", "arguments": {"sampler": "uniform", "negatives": 64}}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("teacher") / "run"
+    fit(replace(BASE, epochs=2), folder)
+    return str(folder)
+
+
+def weights(run: Run) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in (*run.student.parameters(), *run.method.parameters())])
+
+
+@pytest.mark.parametrize("changes", [{}, INFONCE], ids=["ce", "infonce"])
+def test_captured_equals_eager_to_the_last_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
+    graph = fit(replace(BASE, **changes), tmp_path / "graph")
+    eager = fit(replace(BASE, **changes, graph=False), tmp_path / "eager")
+    assert torch.equal(weights(graph), weights(eager))
+    assert graph.result["test"] == eager.result["test"]
+    for one, other in zip(graph.history, eager.history, strict=True):
+        assert {k: v for k, v in one.items() if k != "seconds"} == {k: v for k, v in other.items() if k != "seconds"}
+
+
+@pytest.mark.parametrize("method", ["kld", "infonce", "crd"])
+def test_an_epoch_never_waits_for_the_device(tmp_path: Path, teacher: str, method: str) -> None:
+    recipe = replace(BASE, method=method, teacher=teacher)
+    pack = Pack(prepare([(recipe, tmp_path / "run")]))
+    for _ in pack.launch(Watch()):
+        pass
+    pack.runs[0].epoch, pack.runs[0].place = 1, 0
+    steps = pack.launch(Watch())
+    next(steps)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in steps:
+            pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("method", ["ce", "kld", "infonce"])
+def test_packed_equals_alone(tmp_path: Path, teacher: str, method: str) -> None:
+    source = teacher if method != "ce" else ""
+    recipes = [replace(BASE, method=method, teacher=source, seed=seed, data_seed=0) for seed in range(3)]
+    packed = fit_packed([(recipe, tmp_path / f"packed{i}") for i, recipe in enumerate(recipes)])
+    for i, recipe in enumerate(recipes):
+        alone = fit(recipe, tmp_path / f"alone{i}")
+        assert torch.equal(weights(alone), weights(packed[i]))
+
+
+def test_runs_with_other_orders_train_beside_each_other(tmp_path: Path) -> None:
+    recipes = [replace(BASE, seed=seed) for seed in range(2)]
+    packed = fit_packed([(recipe, tmp_path / f"packed{i}") for i, recipe in enumerate(recipes)])
+    for i, recipe in enumerate(recipes):
+        assert torch.equal(weights(fit(recipe, tmp_path / f"alone{i}")), weights(packed[i]))
+
+
+def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+    class Interrupt(Watch):
+        def step(self, run: Run, epoch: int, done: int, total: int) -> None:
+            if epoch == 2 and done == 7:
+                import os
+                import signal
+
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    recipe = replace(BASE, **INFONCE, checkpoint_every=1)
+    whole = fit(recipe, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        fit(recipe, tmp_path / "cut", watch=Interrupt())
+    resumed = fit(recipe, tmp_path / "cut")
+    assert torch.equal(weights(whole), weights(resumed))
+
+
+def test_bf16_and_compile_learn_alike(tmp_path: Path) -> None:
+    plain = fit(replace(BASE, deterministic=False), tmp_path / "plain")
+    half = fit(replace(BASE, deterministic=False, precision="bf16"), tmp_path / "half")
+    assert abs(plain.history[-1]["loss"] - half.history[-1]["loss"]) < 0.15
