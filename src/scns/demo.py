@@ -1,0 +1,127 @@
+"""The demo: on bundled images, from a first network to neighbours, negatives and students trained with them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from scns import draws, plots, words
+from scns.data import Images
+from scns.gallery import Drawn, write_gallery
+from scns.neighbors import NeighborTable
+from scns.recipes import named
+from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
+from scns.teacher import Teacher
+from scns.train import Run, Watch, fit
+
+_ANCHORS = 12
+_SHOWN = 8
+
+
+def run(
+    out: Path, *, epochs: int = 20, subset: int = 0, say: Callable[[str], None] = print, watch: Watch | None = None
+) -> list[list[str]]:
+    """Run the demo in the folder `out`; returns the rows of its table: (student, accuracy, retrieval, seconds)."""
+    say(f"1/4  A first network: resnet8, {epochs} epochs of cross-entropy on {subset or 2500:,} bundled images.")
+    first = fit(replace(named("mini-ce"), epochs=epochs, subset=subset), out / "first", watch=watch)
+    images = first.data.train
+
+    say("2/4  Who is similar? Class level from word vectors, instance level from the network's embeddings.")
+    classes = NeighborTable.build(words.label_vectors(list(images.names)), k=2)
+    embeddings = Teacher(first.student).embed(images)[1]
+    table = NeighborTable.build(embeddings, images.labels, k=100, source="resnet8 of this demo, pooled embedding")
+    table.save(out / "neighbors.safetensors")
+    _say_classes(images, classes, say)
+
+    say("3/4  The same network again, trained with different negatives (InfoNCE, 64 of them).")
+    arguments = {"negatives": 64}
+    students = {"cross-entropy alone": first}
+    for name, recipe in {
+        "uniform negatives": "mini-uniform",
+        "class-level": "mini-class",
+        "instance-level": "mini-instance",
+    }.items():
+        chosen = named(recipe)
+        chosen = replace(chosen, epochs=epochs, subset=subset, arguments={**chosen.arguments, **arguments})
+        if recipe == "mini-instance":
+            chosen = replace(chosen, teacher=str(out / "first"), distil=False)
+        students[name] = fit(chosen, out / recipe, watch=watch)
+
+    say("4/4  The pages.")
+    _write_pages(out, images, classes, table)
+    return [_row(name, student) for name, student in students.items()]
+
+
+def _say_classes(images: Images, classes: NeighborTable, say: Callable[[str], None]) -> None:
+    for label in range(0, images.classes, 3):
+        near = ", ".join(
+            f"{images.names[int(c)]} {float(s):.2f}"
+            for c, s in zip(classes.indices[label], classes.scores[label], strict=True)
+        )
+        say(f"     {images.names[label]}: {near}")
+
+
+def _write_pages(out: Path, images: Images, classes: NeighborTable, table: NeighborTable) -> None:
+    anchors = draws.permutation(len(images), 0, draws.SPLIT)[:_ANCHORS]
+    own = table.positive
+    assert own is not None
+    instance = InstanceNegatives(table)
+    drawn = instance.sample(anchors, _SHOWN)
+    place = (table.indices[anchors].long()[:, None, :] == drawn[:, :, None]).int().argmax(2)
+    scores = table.scores[anchors].gather(1, place)
+    shown = [
+        Drawn("Uniform", "any image of another class.", UniformNegatives(images.labels).sample(anchors, _SHOWN)),
+        Drawn(
+            "Class-SCNS",
+            "an image of one of the 2 classes whose names are most alike.",
+            ClassNegatives(classes, images.labels).sample(anchors, _SHOWN),
+        ),
+        Drawn(
+            "Instance-SCNS",
+            "one of the 100 most similar images of other classes.",
+            drawn,
+            scores,
+            scores > own[anchors][:, None],
+        ),
+    ]
+    write_gallery(
+        out / "negatives.html", "Whom each sampler picks", images.pixels, images.labels, images.names, anchors, shown
+    )
+    vectors = words.label_vectors(list(images.names))
+    figure = plots.class_heatmap(
+        images.names,
+        words.class_cosines(vectors).numpy(),
+        words.class_probabilities(vectors).numpy(),
+        title="Cosine of the label words",
+        drawn_title="Probability to be drawn, softmax(5 cosine)",
+    )
+    plots.save(figure, out / "classes.png")
+
+
+def _row(name: str, student: Run) -> list[str]:
+    accuracy, count = student.result["test"], len(student.data.test)
+    return [
+        name,
+        f"{accuracy:.1f} ± {interval(accuracy, count):.1f}",
+        f"{100 * retrieval(student):.1f}",
+        f"{student.result['seconds']:.0f}",
+    ]
+
+
+def interval(accuracy: float, count: int) -> float:
+    """Half the 95 % interval of an accuracy in per cent, measured on `count` images."""
+    share = accuracy / 100
+    return 196 * math.sqrt(share * (1 - share) / count)
+
+
+def retrieval(student: Run, nearest: int = 10) -> float:
+    """The share of a test image's nearest training images, by embedding, that are of its class."""
+    seen: list[Tensor] = [
+        F.normalize(Teacher(student.student).embed(part)[1], dim=1) for part in (student.data.train, student.data.test)
+    ]
+    found = (seen[1] @ seen[0].T).topk(nearest, dim=1).indices
+    labels = student.data.train.labels[found]
+    return float((labels == student.data.test.labels[:, None]).float().mean())
