@@ -17,7 +17,7 @@ LAYERS = [
     {"recipe", "recipes", "preflight", "teacher", "capture", "checkpoint"},
     {"step"},
     {"train"},
-    {"runs", "export", "watch", "demo"},
+    {"runs", "export", "watch", "demo", "sweep"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,4 +1,4 @@
-"""Feature tables and queues: the paper's update, exact wrap-around, and a state that survives a reload to the last bit."""
+"""Feature tables and queues: the paper's update, exact wrap-around, a state that survives a reload to the bit."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,9 @@ def test_update_of_the_paper() -> None:
     table.features.copy_(torch.tensor(given["V_rows"]))
     table.filled.fill_(True)
     table.update(torch.tensor([given["y"]]), torch.tensor([expected["z"]]).double())
-    assert torch.allclose(table.features[given["y"]], torch.tensor(expected["v_y_after_update_normalised"]).double(), atol=1e-9)
+    assert torch.allclose(
+        table.features[given["y"]], torch.tensor(expected["v_y_after_update_normalised"]).double(), atol=1e-9
+    )
 
 
 def test_repeated_rows_are_updated_in_batch_order() -> None:
@@ -89,7 +91,10 @@ def test_queue_masks_empty_places_the_anchor_and_its_class() -> None:
     features = unit(4, 4)
     queue.push(features, torch.tensor([7, 8, 9, 10]), torch.tensor([0, 1, 1, -1]))
     logits = queue.logits(features[:2], torch.tensor([7, 10]), torch.tensor([1, -1]))
-    assert logits.isneginf().tolist() == [[True, True, True, False, True, True], [False, False, False, True, True, True]]
+    assert logits.isneginf().tolist() == [
+        [True, True, True, False, True, True],
+        [False, False, False, True, True, True],
+    ]
     assert torch.allclose(logits[1, :3], features[1] @ features[:3].T)
 
 
@@ -134,7 +139,10 @@ def test_updates_compile_to_one_static_graph() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FeatureQueue(3, 4).push(unit(4, 4), torch.arange(4), torch.arange(4)), "batch of 4 does not fit a queue of 3"),
+        (
+            lambda: FeatureQueue(3, 4).push(unit(4, 4), torch.arange(4), torch.arange(4)),
+            "batch of 4 does not fit a queue of 3",
+        ),
         (lambda: FeatureQueue(9, 4).push(unit(4, 5), torch.arange(4), torch.arange(4)), "queue of width 4"),
         (lambda: FeatureQueue(9, 4).push(unit(4, 4), torch.arange(3), torch.arange(4)), "3 ids and 4 labels"),
         (lambda: FeatureQueue(0, 4), "at least 1 place"),

@@ -30,7 +30,9 @@ def brute_force(x: Tensor, labels: Tensor | None, k: int, exclude: str | None) -
     return best.values[:, :k], best.indices[:, :k]
 
 
-def assert_same_neighbours(table: NeighborTable, x: Tensor, labels: Tensor | None, exclude: str | None = "label") -> None:
+def assert_same_neighbours(
+    table: NeighborTable, x: Tensor, labels: Tensor | None, exclude: str | None = "label"
+) -> None:
     """Equal to the brute force; where two scores agree to float32's last digits, either order is right."""
     scores, indices = brute_force(x, labels, table.info.k, exclude)
     unit = F.normalize(x.double(), dim=1)
@@ -51,7 +53,9 @@ def data() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("exclude", ["label", "self", None])
 @pytest.mark.parametrize("chunk_rows", [None, 7, 64, 400])
-def test_equals_brute_force_for_any_chunk(data: tuple[Tensor, Tensor], exclude: str | None, chunk_rows: int | None) -> None:
+def test_equals_brute_force_for_any_chunk(
+    data: tuple[Tensor, Tensor], exclude: str | None, chunk_rows: int | None
+) -> None:
     x, labels = data
     table = NeighborTable.build(x, labels, k=50, exclude=exclude, chunk_rows=chunk_rows)
     assert_same_neighbours(table, x, labels, exclude)

@@ -24,7 +24,9 @@ def crop_flip(pixels: Tensor, index: Tensor, dy: Tensor, dx: Tensor, flip: Tenso
     return taken.permute(0, 3, 1, 2)
 
 
-def normalise(pixels: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+def normalise(
+    pixels: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
+) -> Tensor:
     """uint8 [batch, 3, h, w] -> (pixels / 255 - mean) / std, channels_last."""
     scale = [1 / (255 * s) for s in std]
     shift = [-m / s for m, s in zip(mean, std, strict=True)]

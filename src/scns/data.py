@@ -27,10 +27,14 @@ class Images:
         if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4 or shape[1] != 3:
             raise InputError(f"Images are uint8 [n, 3, height, width], but these are {self.pixels.dtype} {shape}.")
         if self.labels.dtype != torch.int64 or shape[0] != count:
-            raise InputError(f"{shape[0]} images need {shape[0]} int64 labels, but there are {count} {self.labels.dtype}.")
+            raise InputError(
+                f"{shape[0]} images need {shape[0]} int64 labels, but there are {count} {self.labels.dtype}."
+            )
         if count and not -1 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.names):
             low, high = int(self.labels.min()), int(self.labels.max())
-            raise InputError(f"Labels run from {low} to {high}, but {len(self.names)} classes are named: 0 to {len(self.names) - 1}.")
+            raise InputError(
+                f"Labels run from {low} to {high}, but {len(self.names)} classes are named: 0 to {len(self.names) - 1}."
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -86,7 +90,9 @@ class EpochTable(NamedTuple):
     flip: Tensor  # bool [n]
 
 
-def epoch_table(count: int, seed: int, epoch: int, *, pad: int = 4, device: torch.device | str | None = None) -> EpochTable:
+def epoch_table(
+    count: int, seed: int, epoch: int, *, pad: int = 4, device: torch.device | str | None = None
+) -> EpochTable:
     """The order and views of an epoch, from (seed, epoch) alone. A sample's view does not depend on its place."""
     order = draws.permutation(count, seed, draws.ORDER, epoch, device=device)
     dy = draws.integers(2 * pad + 1, seed, draws.CROP_Y, epoch, order)

@@ -8,7 +8,7 @@ from scns.errors import unknown
 
 
 def names(package: ModuleType) -> dict[str, str]:
-    """Every name the modules of `package` offer -> its module: `NAMES` where a module has it, else the module's own name."""
+    """Every name that the modules of `package` offer -> its module: `NAMES` of a module, else the module's own name."""
     offered = {}
     for info in pkgutil.iter_modules(package.__path__):
         if not info.name.startswith("_"):

@@ -1,6 +1,7 @@
 """`SoftNegatives`: every sample of another class, the more similar the likelier; no top k."""
 
 import copy
+import math
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +10,7 @@ from torch import Tensor
 from scns import chances, draws
 from scns.chances import Epoch, columns
 from scns.errors import InputError
-from scns.sampling import Negatives, Pool, checked_scale, constants, weighted
+from scns.sampling import Negatives, Pool, checked_scale, constants
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
 
@@ -23,7 +24,7 @@ class SoftNegatives(Negatives):
     scale is near 1 / temperature of the loss.
     """
 
-    unit: Tensor
+    unit: Tensor  # float32 [n, dim], in order of class
     centroids: Tensor
     sizes: Tensor
     first: Tensor
@@ -63,7 +64,7 @@ class SoftNegatives(Negatives):
         """Take new embeddings in place, so that a captured step draws from them too."""
         if embeddings.shape != self.unit.shape:
             raise InputError(f"This sampler holds embeddings {tuple(self.unit.shape)}, not {tuple(embeddings.shape)}.")
-        self.unit.copy_(F.normalize(embeddings.detach().float(), dim=1))
+        self.unit.copy_(F.normalize(embeddings.detach().float(), dim=1)[self.pool.order])
         if not bool(self.unit.isfinite().all()):
             raise InputError("Some embeddings are NaN or infinite; leave them out or embed them again.")
         if self.clusters is not None:
@@ -76,42 +77,54 @@ class SoftNegatives(Negatives):
         return self.log_probability(anchors, every).exp()
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        integers = self._weights(anchors)
-        share = (integers.double() / integers.sum(1, keepdim=True)).log()
-        if self.clusters is None:
-            return share.gather(1, indices).float()
-        cluster = self.cluster_of[indices]
-        return (share.gather(1, cluster) - self.sizes[cluster].double().log()).float()
+        return self._log_q(self._weights(anchors), indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]"""
         if distinct:
             raise InputError("SoftNegatives draws with repetition; use InstanceNegatives for distinct neighbours.")
-        return self._take(anchors, chances.positions(self.seed, anchors, num, epoch), epoch)
+        position = chances.positions(self.seed, anchors, num, epoch)
+        return self._take(self._weights(anchors), anchors, position, epoch)
 
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
-        """(int64 [batch, num], float32 log-weights): drawn systematically, so each is met num * q times on average."""
-        drawn = self._take(anchors, chances.even_positions(self.seed, anchors, num, epoch), epoch)
-        return weighted(self, drawn, anchors, num, correct)
+        """(int64 [batch, num], float32 log-weights): drawn systematically, so each is met num * q times on average.
 
-    def _take(self, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
-        chosen = chances.pick(self._weights(anchors), position)
+        Candidates stand in order of class, so evenly spaced draws spread over the classes too.
+        """
+        integers = self._weights(anchors)
+        drawn = self._take(integers, anchors, chances.even_positions(self.seed, anchors, num, epoch), epoch)
+        if not correct:
+            return drawn, torch.zeros(drawn.shape, device=drawn.device)
+        return drawn, -math.log(num) - self._log_q(integers, drawn)
+
+    def _take(self, integers: Tensor, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
+        chosen = chances.pick(integers, position)
         if self.clusters is None:
-            return chosen
+            return self.pool.order[chosen]
         draw = columns(chosen.shape[1], anchors)
         nth = draws.integers(self.sizes[chosen], self.seed, draws.NEGATIVES, epoch, anchors[:, None], draw, 1)
         return self.members[self.first[chosen] + nth]
 
-    def _weights(self, anchors: Tensor) -> Tensor:
-        """Integer weights of the candidates (samples or clusters) of each anchor, uniform part included."""
+    def _log_q(self, integers: Tensor, indices: Tensor) -> Tensor:
+        """log q of samples [batch, m], from the integer weights of their candidates."""
+        total = integers.sum(1, keepdim=True).double().log()
         if self.clusters is None:
-            every = columns(len(self.pool), anchors).expand(len(anchors), -1)
-            allowed, sizes = self.pool.is_negative(anchors, every), torch.ones_like(every[:1])
-            cosine = self.unit[anchors] @ self.unit.T
+            return (integers.gather(1, self.pool.rank[indices]).double().log() - total).float()
+        cluster = self.cluster_of[indices]
+        return (integers.gather(1, cluster).double().log() - total - self.sizes[cluster].double().log()).float()
+
+    def _weights(self, anchors: Tensor) -> Tensor:
+        """Integer weights of each anchor's candidates: samples by class, or clusters; uniform part included."""
+        anchor = self.unit[self.pool.rank[anchors]]
+        if self.clusters is None:
+            place = columns(len(self.pool), anchors)
+            start, stop = self.pool.start[anchors, None], (self.pool.start + self.pool.size)[anchors, None]
+            allowed, sizes = (place < start) | (place >= stop), torch.ones_like(place)
+            cosine = anchor @ self.unit.T
         else:
             own = self.pool.labels[anchors, None]
-            allowed, sizes = (self.cluster_class != own) & (self.sizes > 0), self.sizes[None]
-            cosine = self.unit[anchors] @ self.centroids.T
+            allowed, sizes = (self.cluster_class != own) & (self.sizes > 0), self.sizes
+            cosine = anchor @ self.centroids.T
         log_weights = self.scale * cosine.double() + sizes.double().log()
         integers = chances.as_integers(torch.where(allowed, log_weights, -torch.inf))
         share = (
@@ -153,7 +166,7 @@ class SoftNegatives(Negatives):
                 picked = draws.permutation(len(samples), self.seed, draws.CLUSTERS, label, device=samples.device)[
                     :number
                 ]
-                centroids, assigned = _kmeans(self.unit[samples], picked)
+                centroids, assigned = _kmeans(self.unit[self.pool.rank[samples]], picked)
                 self.centroids[begin : begin + number] = centroids
                 self.cluster_of[samples] = begin + assigned
             begin += number

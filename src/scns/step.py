@@ -68,6 +68,7 @@ class Step:
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.rows = torch.arange(batch, device=device)
         self.streams = [torch.cuda.Stream(device) for _ in members] if device.type == "cuda" else []
+        self.beside = torch.cuda.Stream(device) if self.streams and teacher is not None else None  # the teacher's
 
     def sizes(self, epoch: int) -> list[int]:
         """The batch sizes of an epoch: whole batches, and the last, smaller one."""
@@ -95,8 +96,7 @@ class Step:
         """Train every member on the next `size` samples."""
         index = self.order[self.place + self.rows[:size]]
         shared = self._batch(index, size) if any(not m.method.companions for m in self.members) else None
-        with self._side(0, before=True):
-            told = self.teacher(shared) if self.teacher is not None and shared is not None else None
+        told = None if shared is None else self._ask(shared)
         for number, member in enumerate(self.members):
             with self._side(number):
                 self._train(member, index, shared, told)
@@ -106,13 +106,15 @@ class Step:
     def _train(self, member: Member, index: Tensor, shared: Batch | None, told: Features | None) -> None:
         batch = shared
         if member.method.companions:
-            beside = member.method.companion_index(index, self.epoch)
-            batch = self._batch(torch.cat([index, beside.flatten()]), len(index))
-            told = self.teacher(batch) if self.teacher is not None else None
+            others = member.method.companion_index(index, self.epoch)
+            batch = self._batch(torch.cat([index, others.flatten()]), len(index))
+            told = self._ask(batch)
         assert batch is not None
         member.optimizer.zero_grad(set_to_none=True)
         with self._precision():
             seen = member.student(batch.images, features=True)
+            if self.beside is not None:
+                torch.cuda.current_stream(self.device).wait_stream(self.beside)
             losses = member.losses(batch, seen, told)
         torch.stack(list(losses.values())).sum().backward()
         member.optimizer.step()
@@ -120,6 +122,14 @@ class Step:
             if member.main:
                 member.method.after_step(batch, seen, told)
             self._count(member, batch, seen, losses)
+
+    def _ask(self, batch: Batch) -> Features | None:
+        """The teacher's features, on a stream of its own beside the students' forward passes."""
+        if self.teacher is None or self.beside is None:
+            return None if self.teacher is None else self.teacher(batch)
+        self.beside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.beside):
+            return self.teacher(batch)
 
     def _count(self, member: Member, batch: Batch, seen: Features, losses: dict[str, Tensor]) -> None:
         member.names = list(losses)
@@ -143,9 +153,9 @@ class Step:
     def _precision(self) -> torch.autocast | nullcontext:
         return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
-    def _side(self, number: int, before: bool = False) -> torch.cuda.StreamContext | nullcontext:
+    def _side(self, number: int) -> torch.cuda.StreamContext | nullcontext:
         """Several students run beside each other on streams of their own; one runs where it is."""
-        if before or len(self.members) == 1 or not self.streams:
+        if len(self.members) == 1 or not self.streams:
             return nullcontext()
         self.streams[number].wait_stream(torch.cuda.current_stream(self.device))
         return torch.cuda.stream(self.streams[number])

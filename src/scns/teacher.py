@@ -20,6 +20,7 @@ class Teacher:
     def __init__(self, network: nn.Module, *, size: int = 0, bf16: bool = False) -> None:
         self.network = network.eval().requires_grad_(False)
         self.size, self.bf16 = size, bf16
+        self.quick: nn.Module | None = None  # the network with its batch norms folded; made at the first look
         self.logits: Tensor | None = None
         self.embeddings: Tensor | None = None
 
@@ -34,8 +35,10 @@ class Teacher:
         """Features of normalised images, resized to the teacher's input where it has its own."""
         if self.size and images.shape[2] != self.size:
             images = F.interpolate(images, size=self.size, mode="bilinear", align_corners=False, antialias=True)
+        if self.quick is None:
+            self.quick = models.folded(self.network, images[:1])
         with torch.autocast(images.device.type, torch.bfloat16) if self.bf16 else nullcontext():
-            seen = self.network(images, features=True)
+            seen = self.quick(images, features=True)
         return Features(seen.logits.float(), seen.embedding.float(), seen.maps, seen.preacts)
 
     @torch.no_grad()

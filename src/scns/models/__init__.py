@@ -5,6 +5,7 @@ import sys
 from scns import plugins
 from scns.errors import InputError
 from scns.models._cost import flops, parameters
+from scns.models._fold import folded
 from scns.models._hooks import HookedNetwork, features_of
 from scns.models._network import Network
 from scns.models._weights import load_weights
@@ -16,6 +17,7 @@ __all__ = [
     "families",
     "features_of",
     "flops",
+    "folded",
     "load_weights",
     "names",
     "parameters",

@@ -1,0 +1,178 @@
+"""Many runs: packed on one device, spread over several by processes, resumable, none lost to another's failure."""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scns.checkpoint import Folder
+from scns.errors import InputError
+from scns.files import atomic
+from scns.recipe import Recipe, from_dict
+from scns.train import Watch, fit_packed
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe and the folder it is run in; `after` names folders whose runs must be finished first (its teacher)."""
+
+    recipe: Recipe
+    out: Path
+    after: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: finished, with its result; or failed, with the reason."""
+
+    job: Job
+    result: dict[str, Any] | None
+    error: str = ""
+
+
+def sweep(
+    jobs: list[Job], *, pack: int = 1, say: Callable[[str], None] = print, watch: Watch | None = None
+) -> list[Outcome]:
+    """Run jobs, at most `pack` at a time, those that others wait for first; finished ones are skipped.
+
+    A pack that fails is taken apart and each of its jobs tried once more alone, so that one bad job costs no other its
+    result. A pack that does not fit the device's memory is halved.
+    """
+    if pack < 1:
+        raise InputError(f"--pack {pack} must be at least 1.")
+    ended: dict[Path, Outcome] = {}
+    for job in jobs:
+        result = finished(job.out)
+        if result is not None:
+            ended[job.out] = Outcome(job, result)
+    while ready := _ready(jobs, ended):
+        for batch in _batches(ready, pack):
+            for outcome in _run(batch, say, watch):
+                ended[outcome.job.out] = outcome
+    for job in jobs:
+        if job.out not in ended:
+            lost = [str(path) for path in job.after if path not in ended or ended[path].result is None]
+            ended[job.out] = Outcome(job, None, f"what it waits for has failed: {', '.join(lost)}")
+    return [ended[job.out] for job in jobs]
+
+
+def sweep_on_devices(
+    jobs: list[Job], devices: int, *, pack: int, folder: Path, say: Callable[[str], None]
+) -> list[Outcome]:
+    """The same with one process a GPU; jobs that others wait for are run first, on the first device."""
+    first = [job for job in jobs if any(job.out in other.after for other in jobs)]
+    sweep(first, pack=pack, say=say)
+    rest = [job for job in jobs if job not in first]
+    workers = []
+    for device in range(devices):
+        share = rest[device::devices]
+        if share:
+            listing = folder / f".jobs-{device}.json"
+            write_jobs(share, listing)
+            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(device)}
+            words = [sys.executable, "-m", "scns.sweep", str(listing), str(pack)]
+            workers.append((listing, subprocess.Popen(words, env=environment)))
+    for listing, worker in workers:
+        worker.wait()
+        listing.unlink(missing_ok=True)
+    return sweep(jobs, pack=pack, say=say)  # finished ones are read; what a lost worker left is done here
+
+
+def finished(out: Path) -> dict[str, Any] | None:
+    """The result of a finished run folder, or None."""
+    path = Path(out) / "result.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def write_jobs(jobs: list[Job], path: Path) -> None:
+    listed = [
+        {"recipe": job.recipe.as_dict(), "out": str(job.out), "after": [str(a) for a in job.after]} for job in jobs
+    ]
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(listed))
+
+
+def read_jobs(path: Path) -> list[Job]:
+    listed = json.loads(path.read_text())
+    return [
+        Job(from_dict(each["recipe"], f"'{path}'"), Path(each["out"]), tuple(Path(a) for a in each["after"]))
+        for each in listed
+    ]
+
+
+def _ready(jobs: list[Job], ended: dict[Path, Outcome]) -> list[Job]:
+    """Jobs that are not done and wait for nothing any more."""
+    done = {path for path, outcome in ended.items() if outcome.result is not None}
+    own = {job.out for job in jobs}
+    return [job for job in jobs if job.out not in ended and all(path in done or path not in own for path in job.after)]
+
+
+def _batches(jobs: list[Job], pack: int) -> list[list[Job]]:
+    """At most `pack` jobs each; jobs that can share batches and teacher stand together."""
+
+    def kind(job: Job) -> str:
+        r = job.recipe
+        shared = (r.precision, r.deterministic, r.data, r.batch, r.order_seed, r.teacher, r.teacher_mode, r.epochs)
+        return json.dumps(shared)
+
+    ordered = sorted(jobs, key=kind)
+    groups: list[list[Job]] = []
+    for job in ordered:
+        alike = groups and (groups[-1][0].recipe.precision, groups[-1][0].recipe.deterministic) == (
+            job.recipe.precision,
+            job.recipe.deterministic,
+        )
+        if alike and len(groups[-1]) < pack:
+            groups[-1].append(job)
+        else:
+            groups.append([job])
+    return groups
+
+
+def _run(batch: list[Job], say: Callable[[str], None], watch: Watch | None) -> list[Outcome]:
+    """Outcomes of a batch: together if it goes well, else in halves (no memory) or alone (any other failure)."""
+    try:
+        runs = fit_packed([(job.recipe, job.out) for job in batch], watch=watch)
+        return [Outcome(job, run.result) for job, run in zip(batch, runs, strict=True)]
+    except torch.OutOfMemoryError:
+        if len(batch) == 1:
+            return [Outcome(batch[0], None, "one run alone does not fit the device's memory; lower batch")]
+        half = (len(batch) + 1) // 2
+        say(f"{len(batch)} runs at once do not fit the device's memory; trying {half}.")
+        torch.cuda.empty_cache()
+        return [outcome for part in (batch[:half], batch[half:]) for outcome in _run(part, say, watch)]
+    except Exception as error:
+        reason = _reason(error)
+        if len(batch) == 1:
+            say(f"{batch[0].out} failed ({reason}); trying once more.")
+            return [_once_more(batch[0], watch)]
+        say(f"A pack of {len(batch)} failed ({reason}); trying its runs one by one.")
+        return [_once_more(job, watch) for job in batch]
+
+
+def _once_more(job: Job, watch: Watch | None) -> Outcome:
+    try:
+        return Outcome(job, fit_packed([(job.recipe, job.out)], watch=watch)[0].result)
+    except Exception as error:
+        if Folder(job.out).path.is_dir():
+            with atomic(Path(job.out) / "error.txt") as temporary:
+                temporary.write_text(traceback.format_exc())
+        return Outcome(job, None, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return str(error).split("\n")[0] or type(error).__name__
+
+
+if __name__ == "__main__":
+    sweep(read_jobs(Path(sys.argv[1])), pack=int(sys.argv[2]))
