@@ -6,7 +6,7 @@
 
 Seconds are the median of epochs after the first, without evaluation, checkpoints and capture (that is in first_step_s,
 the time from a recipe to its first finished step). `students` train together; s_per_student is the
-time of an epoch divided by them.
+time of an epoch divided by them; "fast" is --precision bf16 --compile.
 """
 
 import argparse
@@ -24,27 +24,34 @@ from scns.recipe import Recipe
 from scns.teacher import Teacher
 from scns.train import Data, Pack, Run, Watch, backends, choose_device, placed
 
-INSTANCE = {"sampler": "instance", "k": 1 / 50, "negatives": 4096, "positive": "instance"}
+INSTANCE = {
+    "method": "infonce",
+    "arguments": {"sampler": "instance", "k": 1 / 50, "negatives": 4096, "positive": "instance"},
+}
+
+FAST = {"precision": "bf16", "compile": True}
 
 # name -> (recipe, teacher network, students)
 CASES: dict[str, tuple[dict, str, int]] = {
     "ce, batch 128": ({"method": "ce", "batch": 128}, "", 1),
     "ce, batch 128, eager": ({"method": "ce", "batch": 128, "graph": False}, "", 1),
+    "ce, batch 128, fast": ({"method": "ce", "batch": 128, **FAST}, "", 1),
     "ce": ({"method": "ce"}, "", 1),
-    "ce, bf16": ({"method": "ce", "precision": "bf16"}, "", 1),
     "ce x 8": ({"method": "ce"}, "", 8),
     "kld, cached": ({"method": "kld", "teacher_mode": "cached"}, "resnet110", 1),
+    "kld, cached, fast": ({"method": "kld", "teacher_mode": "cached", **FAST}, "resnet110", 1),
     "kld, live": ({"method": "kld"}, "resnet110", 1),
+    "kld, live, fast": ({"method": "kld", **FAST}, "resnet110", 1),
     "kld, live x 8": ({"method": "kld"}, "resnet110", 8),
-    "infonce 4096 instance, cached": (
-        {"method": "infonce", "arguments": INSTANCE, "teacher_mode": "cached"},
-        "resnet110",
-        1,
-    ),
+    "kld, live x 8, fast": ({"method": "kld", **FAST}, "resnet110", 8),
+    "infonce 4096 instance, cached": ({**INSTANCE, "teacher_mode": "cached"}, "resnet110", 1),
+    "infonce 4096 instance, cached, fast": ({**INSTANCE, "teacher_mode": "cached", **FAST}, "resnet110", 1),
     "crd 16384, cached": ({"method": "crd", "teacher_mode": "cached"}, "resnet110", 1),
     "crd 16384, live": ({"method": "crd"}, "resnet110", 1),
+    "crd 16384, live, fast": ({"method": "crd", **FAST}, "resnet110", 1),
     "crd 16384, live, eager": ({"method": "crd", "graph": False}, "resnet110", 1),
     "crd 16384, live x 8": ({"method": "crd"}, "resnet110", 8),
+    "crd 16384, live x 8, fast": ({"method": "crd", **FAST}, "resnet110", 8),
 }
 
 
@@ -65,7 +72,8 @@ def measure(name: str, epochs: int, count: int, device: str, student: str) -> di
     data = Data(images, images.subset(torch.arange(min(count, 64))), None)
     teacher = None
     if teacher_name:
-        teacher = Teacher(placed(build(teacher_name, images.classes), place), bf16=recipe.precision == "bf16")
+        network = placed(build(teacher_name, images.classes), place)
+        teacher = Teacher(network, bf16=recipe.precision == "bf16", compiled=recipe.compile)
     with tempfile.TemporaryDirectory() as folder, backends([recipe]):
         start = time.perf_counter()
         runs = [
@@ -115,7 +123,7 @@ def main() -> None:
     parser.add_argument("--student", default="resnet20")
     given = parser.parse_args()
     for name in CASES:
-        if given.device == "cpu" and "bf16" in name:
+        if given.device == "cpu" and "fast" in name:
             continue
         if any(fnmatch.fnmatch(name, pattern) for pattern in given.cases.split(";")):
             print(json.dumps(measure(name, given.epochs, given.images, given.device, given.student)), flush=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from scns import __version__
+from scns.data import Images
 from scns.errors import InputError
 from scns.files import atomic
 from scns.recipe import Recipe, differences, from_dict
 
 _FORMAT = 1
+_COPIES = 3  # of a checkpoint's size: the last one, the next one beside it, and less than one for the student
 
 
 class Folder:
@@ -29,14 +32,26 @@ class Folder:
     def open(self, recipe: Recipe) -> bool:
         """Make the folder for a recipe, or find the same recipe in it; True when the run is finished already."""
         kept = self.path / "recipe.json"
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"'{self.path}' is a file, not a run folder; choose another --out.")
         if kept.exists():
             changed = differences(self.recipe(), recipe)
-            if changed:
+            if changed and (self.finished or (self.path / "last.safetensors").exists()):  # else nothing is lost
                 words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
                 raise InputError(f"'{self.path}' holds a run with another recipe: {words}; choose another --out.")
+        elif self.path.exists() and any(not each.name.startswith(".") for each in self.path.iterdir()):
+            raise InputError(f"'{self.path}' is not empty and no run folder (no recipe.json); choose another --out.")
+        if self.finished:
+            return True
         self.path.mkdir(parents=True, exist_ok=True)
+        for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
+            part.unlink(missing_ok=True)
         with atomic(kept) as temporary:
             temporary.write_text(json.dumps({"version": __version__, "format": _FORMAT, **recipe.as_dict()}, indent=1))
+        return False
+
+    @property
+    def finished(self) -> bool:
         return (self.path / "result.json").exists()
 
     def recipe(self) -> Recipe:
@@ -57,10 +72,26 @@ class Folder:
     def save(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Write a checkpoint: one file, so that weights and progress can never disagree."""
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        with atomic(self.path / "last.safetensors") as temporary:
-            save_file(kept, temporary, metadata={"progress": json.dumps(progress)})
-        with atomic(self.path / "state.json") as temporary:  # for people; the file above decides
-            temporary.write_text(json.dumps(progress, indent=1))
+        self._check_space(sum(value.nbytes for value in kept.values()))
+        try:
+            with atomic(self.path / "last.safetensors") as temporary:
+                save_file(kept, temporary, metadata={"progress": json.dumps(progress)})
+            with atomic(self.path / "state.json") as temporary:  # for people; the file above decides
+                temporary.write_text(json.dumps(progress, indent=1))
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"A checkpoint cannot be written to '{self.path}' ({error}); the one before is intact: free space "
+                "there and give the same command again."
+            ) from None
+
+    def _check_space(self, size: int) -> None:
+        """Before the first checkpoint, the disk must hold it, its successor beside it and the student."""
+        free = shutil.disk_usage(self.path).free
+        if not (self.path / "last.safetensors").exists() and free < _COPIES * size:
+            raise InputError(
+                f"'{self.path}' has {free / 1e6:,.0f} MB of free space, but the run needs {_COPIES * size / 1e6:,.0f}; "
+                "free some, or choose another --out."
+            )
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last checkpoint, or None."""
@@ -79,11 +110,13 @@ class Folder:
         with atomic(self.path / "log.jsonl") as temporary:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def save_model(self, student: nn.Module, classes: tuple[str, ...]) -> None:
-        """Write the student alone."""
+    def save_model(self, student: nn.Module, images: Images) -> None:
+        """Write the student alone, with what its user must know of the images it was trained on."""
         kept = {name: value.detach().cpu().contiguous() for name, value in student.state_dict().items()}
+        known = {"classes": images.names, "size": images.size, "mean": images.mean, "std": images.std}
+        about = {"student": self.recipe().student, **{key: json.dumps(value) for key, value in known.items()}}
         with atomic(self.path / "model.safetensors") as temporary:
-            save_file(kept, temporary, metadata={"student": self.recipe().student, "classes": json.dumps(classes)})
+            save_file(kept, temporary, metadata=about)
 
     def finish(self, result: dict[str, Any]) -> None:
         with atomic(self.path / "result.json") as temporary:
@@ -101,6 +134,19 @@ def versions(device: torch.device) -> dict[str, str]:
         "python": sys.version.split()[0],
         "hardware": name,
     }
+
+
+def put(module: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
+    """Copy tensors into a module's state, name by name. (`load_state_dict` would ask for batch-norm counters.)"""
+    state = module.state_dict()
+    odd = sorted(set(state) ^ set(tensors))
+    if odd:
+        raise InputError(
+            f"The checkpoint in '{where}' does not fit its recipe: {', '.join(odd[:3])}; remove it to start over."
+        )
+    with torch.no_grad():
+        for name, value in state.items():
+            value.copy_(tensors[name])
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

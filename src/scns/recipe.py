@@ -1,17 +1,41 @@
 """`Recipe`: everything a run depends on, in one frozen, validated object."""
 
+import json
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, get_origin, get_type_hints
 
 from scns.errors import InputError, unknown
 
-CHOICES = {
+_CHOICES = {
     "schedule": ("steps", "cosine"),
     "teacher_mode": ("live", "cached"),
     "precision": ("tf32", "fp32", "bf16"),
     "device": ("auto", "cpu", "cuda"),
 }
+_LEAST = {
+    "epochs": 1,
+    "batch": 1,
+    "evaluate_every": 1,
+    "checkpoint_every": 0,
+    "subset": 0,
+    "labelled": 0,
+    "warmup": 0,
+    "size": 0,
+    "teacher_size": 0,
+    "seed": 0,
+    "data_seed": -1,
+}
+_EXPECTED = {
+    int: "a whole number, such as 20",
+    float: "a number, such as 0.05",
+    bool: "true or false",
+    str: "text",
+    tuple: "whole numbers, such as 100,150",
+    dict: "a table of the method's arguments",
+}
+_FREE = ("device", "root", "checkpoint_every", "evaluate_every")  # may change from one start of a run to the next
 
 
 @dataclass(frozen=True)
@@ -32,6 +56,7 @@ class Recipe:
     teacher_network: str = ""
     teacher_mode: str = "live"  # "cached": one forward a sample, without augmentation
     teacher_size: int = 0  # input pixels of the teacher; 0: the student's
+    distil: bool = True  # False: the teacher names neighbours and nothing else
     # how
     epochs: int = 200
     batch: int = 64
@@ -60,28 +85,32 @@ class Recipe:
     checkpoint_every: int = 0  # epochs; 0: as often as 2 % of the run's time allows
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
+        for each in fields(self):
+            object.__setattr__(self, each.name, _checked(each.name, getattr(self, each.name)))
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
-        limits = {"epochs": 1, "batch": 1, "evaluate_every": 1, "subset": 0, "labelled": 0, "warmup": 0, "size": 0}
-        for name, least in limits.items():
+        for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}.")
+        self._check_numbers()
+        if self.teacher_network and not self.teacher:
+            raise InputError(f"teacher_network={self.teacher_network} needs teacher=: a file with its weights.")
+
+    def _check_numbers(self) -> None:
         for name in ("lr", "decay"):
-            if not 0 < getattr(self, name) < float("inf"):
+            if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name}={getattr(self, name)} must be above 0 and finite.")
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
-            raise InputError(
-                f"momentum={self.momentum} must be in [0, 1) and weight_decay={self.weight_decay} at least 0."
-            )
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum={self.momentum} must be at least 0 and below 1.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise InputError(f"weight_decay={self.weight_decay} must be at least 0 and finite.")
         if not 0 <= self.validation < 1:
             raise InputError(f"validation={self.validation} must be at least 0 and below 1.")
         if self.nesterov and not self.momentum:
             raise InputError("nesterov=true needs a momentum above 0.")
         if list(self.milestones) != sorted(set(self.milestones)) or any(m < 1 for m in self.milestones):
             raise InputError(f"milestones={list(self.milestones)} must be rising epoch numbers from 1.")
-        if self.teacher_network and not self.teacher:
-            raise InputError(f"teacher_network={self.teacher_network} needs teacher=: a file with its weights.")
 
     @property
     def order_seed(self) -> int:
@@ -113,52 +142,76 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def as_toml(self) -> str:
+        """The recipe as a TOML file that `load_recipe` reads back to an equal one."""
+        values = self.as_dict()
+        arguments = values.pop("arguments")
+        lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
+        if arguments:
+            lines += ["", "[arguments]", *(f"{json.dumps(key)} = {_toml(value)}" for key, value in arguments.items())]
+        return "\n".join(lines) + "\n"
+
 
 def from_dict(values: dict[str, Any], where: str) -> Recipe:
     """A recipe from parsed TOML or JSON; unknown keys and wrong types are named."""
-    hints = get_type_hints(Recipe)
     for key in values:
-        if key not in hints:
-            raise unknown(f"recipe key in {where}", key, hints)
-    return Recipe(**{key: _checked(key, value, where) for key, value in values.items()})
+        if key not in _types():
+            raise unknown(f"recipe key in {where}", key, _types())
+    try:
+        return Recipe(**values)
+    except InputError as error:
+        raise InputError(f"In {where}: {error}") from None
 
 
 def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
     """The keys in which two recipes differ, apart from where they run."""
-    free = ("device", "root", "checkpoint_every", "evaluate_every")
     return {
-        f.name: (getattr(one, f.name), getattr(other, f.name))
-        for f in fields(Recipe)
-        if f.name not in free and getattr(one, f.name) != getattr(other, f.name)
+        each.name: (getattr(one, each.name), getattr(other, each.name))
+        for each in fields(Recipe)
+        if each.name not in _FREE and getattr(one, each.name) != getattr(other, each.name)
     }
 
 
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Recipe)
+
+
 def _typed(key: str, text: str) -> Any:
-    hints = get_type_hints(Recipe)
-    if key not in hints or key == "arguments":
-        raise unknown("recipe key", key, [name for name in hints if name != "arguments"])
-    return _checked(key, text if hints[key] is str else _guess(text), "--set")
+    """A word of the command line as the type of its key."""
+    if key not in _types() or key == "arguments":
+        raise unknown("recipe key", key, [name for name in _types() if name != "arguments"])
+    return _checked(key, text if _types()[key] is str else _guess(text))
 
 
-def _checked(key: str, value: Any, where: str) -> Any:
-    wanted = get_type_hints(Recipe)[key]
-    if get_origin(wanted) is tuple:
+def _checked(key: str, value: Any) -> Any:
+    """The value as the type of its key: whole numbers are numbers, lists are tuples."""
+    wanted = get_origin(_types()[key]) or _types()[key]
+    if wanted is tuple:
         value = tuple(value) if isinstance(value, list | tuple) else (value,) if value != "" else ()
-        if not all(isinstance(each, int) and not isinstance(each, bool) for each in value):
-            raise InputError(
-                f"{key}={value} in {where} must be a list of {get_args(wanted)[0].__name__}s, such as 100,150."
-            )
-        return value
-    plain = get_origin(wanted) or wanted
-    if plain is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
-        raise InputError(f"{key}={value!r} in {where} must be of type {plain.__name__}, not {type(value).__name__}.")
-    return value
+        fits = all(isinstance(each, int) and not isinstance(each, bool) for each in value)
+        shown = list(value)
+    else:
+        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        fits = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+        shown = value
+    if not fits:
+        raise InputError(f"{key} must be {_EXPECTED[wanted]}, but it is {shown!r}.")
+    return _plain(value) if wanted is dict else value
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as a run folder keeps them, so that a recipe equals itself read back; "none" is None."""
+    try:
+        plain = json.loads(json.dumps(arguments))
+    except (TypeError, ValueError):
+        raise InputError(f"arguments={arguments!r} must be numbers, texts, true or false, or lists of them.") from None
+    return {key: None if value == "none" else value for key, value in plain.items()}
 
 
 def _guess(text: str) -> Any:
-    """true/false, a number, a list of numbers, or the text itself."""
+    """true/false, none, a number, a list of them, or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.lower() in ("none", "null"):
@@ -171,3 +224,13 @@ def _guess(text: str) -> Any:
         except ValueError:
             pass
     return text
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(each) for each in value) + "]"
+    if isinstance(value, float):
+        return repr(value)  # inf and nan are TOML's words too
+    return json.dumps(value)  # TOML writes texts, whole numbers and truth as JSON does

@@ -1,6 +1,7 @@
 """Named recipes: functions that return a `Recipe`. The first line of each says what it is.
 
-`scns recipes` lists them; `scns train NAME` runs one.
+`scns recipes` lists them, `scns recipes NAME` prints one as TOML, `scns train NAME` runs one. Accuracies stand here
+when they were measured with the very command, and not before.
 """
 
 import inspect
@@ -21,25 +22,48 @@ else:
 
 
 def cifar10(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
-    """CIFAR-10 as in the paper: lr 0.01, batch 128, 200 epochs, decay at 100 and 150."""
+    """CIFAR-10 as in the paper: lr 0.01, batch 128, 200 epochs, decay after 100 and 150.
+
+    Command: scns train cifar10 --set root=data
+    Other rows: --set student=wrn-16-1 --set method=infonce --set preset=t1-class
+    Epochs and milestones are ours: the paper does not say.
+    Expected accuracy and time: not yet measured.
+    """
     base = Recipe(data="cifar10", student=student, method=method, epochs=200, batch=128, lr=0.01, milestones=(100, 150))
     return _changed(base, changes)
 
 
 def cifar100(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
-    """CIFAR-100 as in the paper: lr 0.05, batch 64, 200 epochs, decay every 25 epochs after 100."""
+    """CIFAR-100 as in the paper: lr 0.05, batch 64, 200 epochs, decay every 25 epochs after 100.
+
+    Command: scns train cifar100 --set root=data
+    A teacher: scns train cifar100 --set student=resnet110 --out runs/resnet110
+    A student of it: scns train cifar100 --set method=kld --set teacher=runs/resnet110 --out runs/kld
+    Expected accuracy and time: not yet measured.
+    """
     base = Recipe(data="cifar100", student=student, method=method, milestones=(100, 125, 150, 175))
     return _changed(base, changes)
 
 
 def cifar100_repdistiller(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
-    """CIFAR-100 with RepDistiller's schedule: 240 epochs, decay after 150, 180 and 210."""
+    """CIFAR-100 with RepDistiller's schedule: 240 epochs, decay after 150, 180 and 210.
+
+    Command: scns train cifar100-repdistiller --set root=data
+    Its weights of a method: --set method=crd --set preset=repdistiller --set teacher=runs/resnet110
+    Expected accuracy and time: not yet measured.
+    """
     base = Recipe(data="cifar100", student=student, method=method, epochs=240, milestones=(150, 180, 210))
     return _changed(base, changes)
 
 
 def tiny_imagenet(student: str = "resnet14", method: str = "ce", **changes: object) -> Recipe:
-    """Tiny-ImageNet-200 as in the paper: batch 64, 100 epochs, decay every 20."""
+    """Tiny-ImageNet-200 as in the paper: batch 64, 100 epochs, decay every 20.
+
+    Command: scns train tiny-imagenet --set root=data
+    With a teacher of 256 px: --set method=kld --set teacher=RUN --set teacher_size=256 --set teacher_mode=cached
+    The learning rate is ours: the paper does not say.
+    Expected accuracy and time: not yet measured.
+    """
     base = Recipe(data="tiny-imagenet-200", student=student, method=method, epochs=100, milestones=(20, 40, 60, 80))
     return _changed(base, changes)
 
@@ -52,45 +76,63 @@ def _mini(method: str, **changes: object) -> Recipe:
 
 
 def mini_ce() -> Recipe:
-    """Bundled images, resnet8, cross-entropy: the first thing to try (about a minute on 2 cores)."""
+    """Bundled images, resnet8, cross-entropy: the first thing to try.
+
+    Command: scns train mini-ce --out runs/mini-ce
+    Expected accuracy: 49.85 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 1 to 2 minutes.
+    """
     return _mini("ce")
 
 
 def mini_kld() -> Recipe:
-    """Bundled images, resnet8, distillation of logits; needs --set teacher=RUN."""
+    """Bundled images, resnet8, distillation of logits; needs a teacher.
+
+    Command: scns train mini-kld --set teacher=runs/mini-ce (after: scns train mini-ce --out runs/mini-ce)
+    Expected accuracy: 47.80 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 1 to 2 minutes.
+    """
     return _mini("kld")
 
 
 def mini_uniform() -> Recipe:
-    """Bundled images, resnet8, InfoNCE with uniform negatives."""
+    """Bundled images, resnet8, InfoNCE with uniform negatives.
+
+    Command: scns train mini-uniform
+    Expected accuracy: 48.40 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 1 to 2 minutes.
+    """
     return _mini("infonce", arguments={"sampler": "uniform", "negatives": 256})
 
 
 def mini_class() -> Recipe:
-    """Bundled images, resnet8, InfoNCE with class-level negatives from word vectors."""
+    """Bundled images, resnet8, InfoNCE with class-level negatives from word vectors.
+
+    Command: scns train mini-class
+    Expected accuracy: 51.05 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 1 to 2 minutes.
+    """
     return _mini("infonce", arguments={"sampler": "class", "k": 2, "negatives": 256})
 
 
 def mini_instance() -> Recipe:
-    """Bundled images, resnet8, InfoNCE with instance-level negatives; needs --set teacher=RUN for the neighbours."""
-    return _mini("infonce", arguments={"sampler": "instance", "k": 100, "negatives": 256})
+    """Bundled images, resnet8, InfoNCE with instance-level negatives; needs a teacher to name the neighbours.
+
+    Command: scns train mini-instance --set teacher=runs/mini-ce (after: scns train mini-ce --out runs/mini-ce)
+    Expected accuracy: 49.00 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 1 to 2 minutes.
+    """
+    return _mini("infonce", distil=False, arguments={"sampler": "instance", "k": 100, "negatives": 256})
 
 
 def names() -> dict[str, str]:
     """Every named recipe and its first line."""
-    return {
-        name.replace("_", "-"): (inspect.getdoc(function) or "").split("\n")[0]
-        for name, function in _functions().items()
-    }
+    return {name: about(name).split("\n")[0] for name in sorted(each.replace("_", "-") for each in _functions())}
+
+
+def about(name: str) -> str:
+    """What a named recipe is, the command that runs it, and what to expect of it."""
+    return inspect.getdoc(_function(name)) or ""
 
 
 def named(name: str) -> Recipe:
     """The recipe of that name."""
-    functions = _functions()
-    key = name.replace("-", "_")
-    if key not in functions:
-        raise unknown("recipe", name, [each.replace("_", "-") for each in functions])
-    return functions[key]()
+    return _function(name)()
 
 
 def load_recipe(name_or_path: str) -> Recipe:
@@ -102,7 +144,7 @@ def load_recipe(name_or_path: str) -> Recipe:
 
 def _read(path: Path) -> Recipe:
     """A recipe from a file; its key `extends` names a recipe to start from."""
-    if not path.exists():
+    if not path.is_file():
         raise InputError(f"The recipe '{path}' does not exist; give a .toml or .json file, or a name of: scns recipes.")
     try:
         values = json.loads(path.read_text()) if path.suffix == ".json" else tomllib.loads(path.read_text())
@@ -110,8 +152,17 @@ def _read(path: Path) -> Recipe:
         raise InputError(f"'{path}' cannot be read: {error}.") from None
     if not isinstance(values, dict):
         raise InputError(f"'{path}' must hold keys and values.")
+    values = {key: value for key, value in values.items() if key not in ("version", "format")}  # of a run's recipe.json
     base: dict[str, Any] = named(str(values.pop("extends"))).as_dict() if "extends" in values else {}
     return from_dict({**base, **values}, f"'{path}'")
+
+
+def _function(name: str) -> Callable[..., Recipe]:
+    functions = _functions()
+    key = name.replace("-", "_")
+    if key not in functions:
+        raise unknown("recipe", name, [each.replace("_", "-") for each in functions])
+    return functions[key]
 
 
 def _functions() -> dict[str, Callable[..., Recipe]]:

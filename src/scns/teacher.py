@@ -17,10 +17,11 @@ from scns.features import Batch, Features
 class Teacher:
     """A network in evaluation mode without gradients; called with a batch, it gives its features."""
 
-    def __init__(self, network: nn.Module, *, size: int = 0, bf16: bool = False) -> None:
+    def __init__(self, network: nn.Module, *, size: int = 0, bf16: bool = False, compiled: bool = False) -> None:
         self.network = network.eval().requires_grad_(False)
-        self.size, self.bf16 = size, bf16
+        self.size, self.bf16, self.compiled = size, bf16, compiled
         self.quick: nn.Module | None = None  # the network with its batch norms folded; made at the first look
+        self.live: nn.Module | None = None  # the same for batches of training: compiled, where that is asked for
         self.logits: Tensor | None = None
         self.embeddings: Tensor | None = None
 
@@ -28,17 +29,28 @@ class Teacher:
     def __call__(self, batch: Batch) -> Features:
         if self.logits is not None and self.embeddings is not None:
             return Features(self.logits[batch.index], self.embeddings[batch.index])
-        return self.see(batch.images)
+        if self.live is None:
+            quick = self._quick(batch.images)
+            self.live = torch.compile(quick) if self.compiled else quick  # type: ignore[assignment]
+        return self._look(self.live or self.network, batch.images)
 
     @torch.no_grad()
     def see(self, images: Tensor) -> Features:
         """Features of normalised images, resized to the teacher's input where it has its own."""
-        if self.size and images.shape[2] != self.size:
-            images = F.interpolate(images, size=self.size, mode="bilinear", align_corners=False, antialias=True)
+        return self._look(self._quick(images), images)
+
+    def _quick(self, images: Tensor) -> nn.Module:
         if self.quick is None:
             self.quick = models.folded(self.network, images[:1])
+            if self.bf16 and not any(isinstance(module, nn.BatchNorm2d) for module in self.quick.modules()):
+                self.quick = self.quick.to(torch.bfloat16)  # once, where autocast would cast every weight every step
+        return self.quick
+
+    def _look(self, network: nn.Module, images: Tensor) -> Features:
+        if self.size and images.shape[2] != self.size:
+            images = F.interpolate(images, size=self.size, mode="bilinear", align_corners=False, antialias=True)
         with torch.autocast(images.device.type, torch.bfloat16) if self.bf16 else nullcontext():
-            seen = self.quick(images, features=True)
+            seen = network(images.bfloat16() if self.bf16 else images, features=True)
         return Features(seen.logits.float(), seen.embedding.float(), seen.maps, seen.preacts)
 
     @torch.no_grad()

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scns import augment, datasets, methods, models, words
+from scns import augment, datasets, methods, models, preflight, words
 from scns.capture import Replay
-from scns.checkpoint import Folder, prefixed, versions, without_prefix
+from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, split
 from scns.errors import InputError
 from scns.features import Shapes
@@ -29,7 +29,11 @@ _SHARE = 0.02  # of a run's time that checkpoints may take
 
 
 class Stopped(Exception):
-    """Training was asked to stop; a checkpoint was written."""
+    """Training was asked to stop; a checkpoint was written. `code` is the exit code that a shell expects of it."""
+
+    def __init__(self, sentence: str, signal_number: int) -> None:
+        super().__init__(sentence)
+        self.code = 128 + signal_number
 
 
 class Watch:
@@ -64,7 +68,7 @@ class Run:
         for module in (*self.student.modules(), *self.method.modules()):
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
                 module.num_batches_tracked = None  # a kernel a layer and step that counts what nobody reads
-        self.stages: list[Stage | None] = [*self.method.stages(), None]
+        self.stages: list[Stage | None] = [*(stage for stage in self.method.stages() if stage.epochs > 0), None]
         self.stage, self.epoch, self.place = 0, 0, 0  # finished epochs of the stage, and the place in the next
         self.history: list[dict[str, Any]] = []
         self.seconds = 0.0
@@ -98,25 +102,20 @@ class Run:
             self.student.eval()
             student = Shapes.of(self.student(sample, features=True))
             teacher = None if self.teacher is None else Shapes.of(self.teacher.see(sample))
-        names, source = self.data.train.names, self.recipe.words
+        names, source, images, frozen = self.data.train.names, self.recipe.words, self.data.train, self.teacher
         setting = Setting(
             labels=self.data.train.labels,
             student=student,
-            teacher=teacher if self._distils() else None,
-            embeddings=None if self.teacher is None else lambda: self.teacher.embed(self.data.train)[1],
+            teacher=teacher if self.recipe.distil else None,
+            embeddings=None if frozen is None else lambda: frozen.embed(images)[1],
             class_vectors=lambda: words.label_vectors(list(names), source),
             seed=self.recipe.order_seed,
         )
-        arguments = dict(self.recipe.arguments)
-        arguments.pop("supervised", None)
-        built = methods.build(self.recipe.method, setting, preset=self.recipe.preset or None, **arguments)
-        if self.teacher is not None and self.recipe.teacher_mode == "cached" and self.teacher.logits is None:
-            self.teacher.cache(self.data.train, built.needs)
+        built = methods.build(self.recipe.method, setting, preset=self.recipe.preset or None, **self.recipe.arguments)
+        wants_maps = "maps" in built.needs or "preacts" in built.needs  # refused, whoever filled the cache
+        if frozen is not None and self.recipe.teacher_mode == "cached" and (frozen.logits is None or wants_maps):
+            frozen.cache(images, built.needs)
         return built
-
-    def _distils(self) -> bool:
-        """With `method.supervised=true` the teacher names neighbours only and is not distilled."""
-        return not self.recipe.arguments.get("supervised", False)
 
     def _member(self) -> Member:
         recipe, stage = self.recipe, self.stages[self.stage]
@@ -127,7 +126,7 @@ class Run:
             own = [p for module in stage.modules for p in module.parameters()]
             head = {id(p) for p in getattr(self.student, "head", nn.Identity()).parameters()}
             features = [p for p in self.student.parameters() if id(p) not in head] if stage.student else []
-            trained, losses = own + features, stage.losses  # type: ignore[assignment]
+            trained, losses = own + features, stage.losses
             rate = stage.lr or recipe.lr
         optimizer = make_optimizer(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
         return Member(self.network, self.method, losses, optimizer, main=stage is None)
@@ -160,10 +159,16 @@ class Run:
         }
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, unless the weights are lost: it would replace a good one."""
         start = time.perf_counter()
+        for name, value in (*self.student.named_parameters(), *self.method.named_parameters()):
+            if not bool(torch.isfinite(value).all()):
+                raise InputError(
+                    f"The weights '{name}' became infinite or NaN in epoch {max(1, self.epoch + (self.place > 0))}; "
+                    f"lower lr. The last good checkpoint is in '{self.folder.path}'."
+                )
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
-        self.folder.save(self.tensors(), {**progress, "history": self.history})
+        self.folder.save(self.tensors(), {**progress, "names": self.member.names, "history": self.history})
         self.folder.log(self.history)
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
 
@@ -176,9 +181,10 @@ class Run:
         self.stage = int(progress["stage"])
         self.member = self._member()
         self.epoch, self.place = int(progress["epoch"]), int(progress["place"])
+        self.member.names = list(progress["names"])  # a run stopped after the last step of an epoch has no other source
         self.seconds, self.history = float(progress["seconds"]), list(progress["history"])
-        self.student.load_state_dict(without_prefix("student", tensors))
-        self.method.load_state_dict(without_prefix("method", tensors))
+        put(self.student, without_prefix("student", tensors), self.folder.path)
+        put(self.method, without_prefix("method", tensors), self.folder.path)
         momentum = without_prefix("momentum", tensors)
         for i, each in enumerate(self.member.optimizer.state.values()):
             each["momentum_buffer"].copy_(momentum[str(i)])
@@ -198,7 +204,7 @@ class Run:
 
     def end_epoch(self, seconds: float) -> dict[str, Any]:
         """Read the sums of the epoch, evaluate, and note a line."""
-        count, names = len(self.data.train), self.member.names
+        count, names = self.place, self.member.names  # a method's own order may leave samples out
         totals = self.member.totals.tolist()
         losses = {name: total / count for name, total in zip(names, totals, strict=False)}
         for name, value in losses.items():
@@ -245,7 +251,7 @@ class Run:
         if judged:
             best = max(judged, key=lambda line: line["validation"])
             self.result.update(best_validation=best["validation"], best_epoch=best["epoch"], best_test=best["test"])
-        self.folder.save_model(self.student, self.data.train.names)
+        self.folder.save_model(self.student, self.data.train)
         self.folder.finish(self.result)
 
 
@@ -265,7 +271,7 @@ class Pack:
         self.step = Step(
             self.data.train,
             [run.member for run in self.runs],
-            self.runs[0].teacher if self.runs[0]._distils() else None,
+            self.runs[0].teacher if recipe.distil else None,
             batch=recipe.batch,
             seed=recipe.order_seed,
             augmented=recipe.augment,
@@ -299,16 +305,19 @@ def fit(recipe: Recipe, out: str | Path, *, watch: Watch | None = None) -> Run:
 def fit_packed(jobs: list[tuple[Recipe, str | Path]], *, watch: Watch | None = None) -> list[Run]:
     """Train several recipes at once on one device: those that share batches and teacher in one graph."""
     watch = watch or Watch()
-    runs = prepare(jobs)
-    waiting = [run for run in runs if not run.result]
-    packs = [Pack(group) for group in _groups(waiting)]
-    for run in waiting:
-        watch.start(run, run.recipe.epochs, run.epoch)
-    with _polite_stop() as stopping:
-        while packs:
-            _train_epoch(packs, stopping, watch)
+    with backends([recipe for recipe, _ in jobs]):
+        runs = prepare(jobs)
+        waiting = [run for run in runs if not run.result]
+        packs = [Pack(group) for group in _groups(waiting)]
+        for run in waiting:
+            watch.start(run, run.recipe.epochs, run.epoch)
+        with _polite_stop() as stopping:
+            # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.
             packs = [pack for pack in packs if _go_on(pack, watch)]
-    return runs
+            while packs:
+                _train_epoch(packs, stopping, watch)
+                packs = [pack for pack in packs if _go_on(pack, watch)]
+        return runs
 
 
 def prepare(jobs: list[tuple[Recipe, str | Path]]) -> list[Run]:
@@ -317,8 +326,8 @@ def prepare(jobs: list[tuple[Recipe, str | Path]]) -> list[Run]:
     teachers: dict[Any, Teacher] = {}
     runs = []
     for recipe, out in jobs:
+        preflight.check(recipe)
         device = choose_device(recipe)
-        settings(recipe, device)
         folder = Folder(out)
         finished = folder.open(recipe)
         key = (
@@ -334,11 +343,20 @@ def prepare(jobs: list[tuple[Recipe, str | Path]]) -> list[Run]:
             loaded[key] = load_data(recipe, device)
         teacher = None
         if recipe.teacher:
-            which = (recipe.teacher, recipe.teacher_network, recipe.teacher_mode, recipe.teacher_size, *key)
+            which = (
+                recipe.teacher,
+                recipe.teacher_network,
+                recipe.teacher_mode,
+                recipe.teacher_size,
+                recipe.compile,
+                *key,
+            )
             if which not in teachers:
                 network = load_network(recipe.teacher, recipe.teacher_network, loaded[key].train.classes)
                 network = placed(network, device)
-                teachers[which] = Teacher(network, size=recipe.teacher_size, bf16=recipe.precision == "bf16")
+                teachers[which] = Teacher(
+                    network, size=recipe.teacher_size, bf16=recipe.precision == "bf16", compiled=recipe.compile
+                )
             teacher = teachers[which]
         run = Run(recipe, out, loaded[key], teacher)
         if finished:
@@ -375,15 +393,33 @@ def choose_device(recipe: Recipe) -> torch.device:
     return torch.device("cuda" if recipe.device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def settings(recipe: Recipe, device: torch.device) -> None:
-    """Precision and determinism of the process."""
-    if device.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
-        torch.backends.cuda.matmul.allow_tf32 = recipe.precision != "fp32"
-        torch.backends.cudnn.benchmark = not recipe.deterministic
-        torch.backends.cudnn.deterministic = recipe.deterministic
-    elif recipe.precision == "bf16":
-        raise InputError("precision=bf16 is for CUDA devices; on the CPU use precision=fp32.")
+@contextmanager
+def backends(recipes: list[Recipe]) -> Iterator[None]:
+    """The precision and determinism that the recipes ask for, while they train; they must agree."""
+    first = recipes[0]
+    for key in ("precision", "deterministic"):
+        if len({getattr(recipe, key) for recipe in recipes}) > 1:
+            raise InputError(f"Recipes that train at once must agree on {key}; train them one after another.")
+    if choose_device(first).type == "cpu":
+        if first.precision == "bf16":
+            raise InputError("precision=bf16 is for CUDA devices; on the CPU use precision=fp32.")
+        yield
+        return
+    tf32 = first.precision != "fp32"
+    wanted: tuple[tuple[Any, str, bool], ...] = (
+        (torch.backends.cudnn, "allow_tf32", tf32),
+        (torch.backends.cuda.matmul, "allow_tf32", tf32),
+        (torch.backends.cudnn, "benchmark", not first.deterministic),
+        (torch.backends.cudnn, "deterministic", first.deterministic),
+    )
+    before = [getattr(backend, name) for backend, name, _ in wanted]
+    try:
+        for backend, name, value in wanted:
+            setattr(backend, name, value)
+        yield
+    finally:
+        for (backend, name, _), value in zip(wanted, before, strict=True):
+            setattr(backend, name, value)
 
 
 def placed(network: nn.Module, device: torch.device) -> nn.Module:
@@ -400,13 +436,13 @@ def _groups(runs: list[Run]) -> list[list[Run]]:
         alone = run.method.companions or len(run.stages) > 1 or type(run.method).epoch_order is not Method.epoch_order
         key = (
             id(run.data), id(run.teacher), recipe.batch, recipe.order_seed, recipe.augment, recipe.precision,
-            recipe.graph, run.epoch, run.place, run._distils(), number if alone else -1,
+            recipe.graph, run.epoch, run.place, recipe.distil, recipe.epochs, number if alone else -1,
         )  # fmt: skip
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
-def _train_epoch(packs: list[Pack], stopping: Callable[[], bool], watch: Watch) -> None:
+def _train_epoch(packs: list[Pack], stopping: Callable[[], int], watch: Watch) -> None:
     start = time.perf_counter()
     for _ in zip_longest(*[pack.launch(watch) for pack in packs]):
         if stopping():
@@ -419,7 +455,7 @@ def _train_epoch(packs: list[Pack], stopping: Callable[[], bool], watch: Watch) 
                 run.seconds += seconds
                 run.save()
         folders = ", ".join(str(run.folder.path) for pack in packs for run in pack.runs)
-        raise Stopped(f"Stopped; a checkpoint is in {folders}. The same command goes on from there.")
+        raise Stopped(f"Stopped; a checkpoint is in {folders}. The same command goes on from there.", stopping())
     for pack in packs:
         for run in pack.runs:
             watch.epoch(run, run.end_epoch(seconds))
@@ -456,7 +492,7 @@ def _fill(run: Run) -> None:
     run.student.eval()
     for index in torch.arange(len(images), device=run.device).split(500):
         pixels = augment.normalise(images.pixels[index], images.mean, images.std)
-        told = run.teacher.see(pixels) if run.teacher is not None and run._distils() else None
+        told = run.teacher.see(pixels) if run.teacher is not None and run.recipe.distil else None
         run.method.fill(index, run.student(pixels, features=True), told)  # type: ignore[operator]
     run.student.train()
 
@@ -474,8 +510,8 @@ def _wait(packs: list[Pack]) -> None:
 
 
 @contextmanager
-def _polite_stop() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM asks to stop after the step; a second Ctrl-C stops at once."""
+def _polite_stop() -> Iterator[Callable[[], int]]:
+    """The number of the signal that asked to stop after the step, or 0; a second one stops at once."""
     asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:
@@ -488,7 +524,7 @@ def _polite_stop() -> Iterator[Callable[[], bool]]:
     except ValueError:  # not the main thread: nobody sends us signals
         before = {}
     try:
-        yield lambda: bool(asked)
+        yield lambda: asked[0] if asked else 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scns import __version__
-from scns.cli import data, methods, models, neighbors, screen, theory, words
+from scns.cli import data, demo, methods, models, neighbors, runs, screen, sweep, theory, train, words
 from scns.errors import InputError
 
 app = typer.Typer(
@@ -34,12 +34,20 @@ def _options(
     pass
 
 
+app.command("demo")(demo.demo)
 app.add_typer(neighbors.app, name="neighbors")
 app.add_typer(words.app, name="words")
 app.add_typer(theory.app, name="theory")
 app.add_typer(methods.app, name="methods")
 app.add_typer(data.app, name="data")
 app.command("models")(models.table)
+app.command("train")(train.train)
+app.command("sweep")(sweep.sweep)
+app.command("recipes")(runs.recipes)
+app.command("runs")(runs.runs)
+app.command("eval")(train.evaluate)
+app.command("embed")(train.embed)
+app.command("export")(train.export)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,0 +1,187 @@
+"""`scns train`, `scns eval`, `scns embed`, `scns export`: train a student and use it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scns.cli import screen
+from scns.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from scns.recipe import Recipe
+    from scns.runs import Student
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.", show_default=False)]
+Root = Annotated[str | None, typer.Option(help="The folder that holds the data set; the default is the run's.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A name (see `scns recipes`), or a .toml or .json file.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key; method.KEY is an argument of the method."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; the same as --set epochs=N.")] = None,
+    subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, order, crops and negatives.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/RECIPE-SEED.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="tf32, fp32 or bf16.")] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the network: minutes first, then faster.")
+    ] = False,
+    no_graph: Annotated[bool, typer.Option("--no-graph", help="Do not capture the step in a CUDA graph.")] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits on every CUDA run.")] = False,
+    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events to the run folder.")] = True,
+) -> None:
+    """Train a recipe in a run folder; stopped or killed, the same command goes on.
+
+    A smoke test of any recipe: scns train cifar100 --epochs 2 --subset 1000
+    """
+    from scns.recipes import load_recipe
+
+    chosen = load_recipe(recipe).with_settings(settings or [])
+    given: dict[str, Any] = {"epochs": epochs, "subset": subset, "seed": seed, "device": device, "precision": precision}
+    given |= {"compile": compile or None, "graph": False if no_graph else None, "deterministic": deterministic or None}
+    chosen = _changed(chosen, {key: value for key, value in given.items() if value is not None})
+    _train(chosen, out or Path("runs") / f"{Path(recipe).stem}-{chosen.seed}", tensorboard)
+
+
+def _changed(recipe: "Recipe", changes: dict[str, Any]) -> "Recipe":
+    from dataclasses import replace
+
+    return replace(recipe, **changes)
+
+
+def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
+    from scns import preflight
+    from scns.checkpoint import Folder
+    from scns.runs import read_result
+    from scns.train import Stopped, fit
+    from scns.watch import watching
+
+    preflight.check(recipe)
+    folder = Folder(out)
+    if folder.open(recipe):
+        screen.out.print("This run is finished already; it is not trained again.")
+        _tell(out, read_result(folder))
+        return
+    try:
+        with watching(screen.err, sys.stderr.isatty(), tensorboard) as watch:
+            run = fit(recipe, out, watch=watch)
+    except Stopped as stopped:
+        screen.complain(str(stopped))
+        raise typer.Exit(stopped.code) from None
+    _tell(out, run.result)
+
+
+def _tell(out: Path, result: dict[str, Any]) -> None:
+    """What came out, where it is, and what to do with it."""
+    what = f"{result['student']} on {result['data']} with {result['method']}, seed {result['seed']}"
+    screen.out.print(what, markup=False)
+    epochs = f"{result['epochs']} epoch{'s' * (result['epochs'] > 1)}"
+    screen.out.print(f"test:  {result['test']:.2f} % after {epochs}, {result['seconds']:,} s of training", markup=False)
+    if "best_validation" in result:
+        screen.out.print(
+            f"best:  {result['best_validation']:.2f} % on validation after epoch {result['best_epoch']}, "
+            f"{result['best_test']:.2f} % on test then",
+            markup=False,
+        )
+    screen.out.print(f"run:   {out}", markup=False)
+    screen.out.print(f"check: scns eval {out}", style="dim", markup=False)
+    screen.out.print(f"use:   scns export {out} --to student.safetensors", style="dim", markup=False)
+    screen.out.print(f"teach: scns train RECIPE --set teacher={out}", style="dim", markup=False)
+
+
+def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None:
+    """Measure a run's student on the test images."""
+    from scns import runs
+    from scns.train import backends
+
+    recipe, where, student = _student(run, device)
+    images = runs.load_images(recipe, None, root, "test").to(where)
+    with backends([recipe]), screen.progress("Evaluating", "images") as advance:
+        accuracy = runs.evaluate(student, images, bf16=recipe.precision == "bf16", progress=advance)
+    screen.out.print(f"{accuracy:.2f} % of {len(images):,} test images of {recipe.data}", markup=False)
+
+
+def embed(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="Where to write the embeddings (.npy), float32 [images, width].")],
+    data: Annotated[str | None, typer.Option(help="Data set: see `scns data list`; the default is the run's.")] = None,
+    root: Root = None,
+    split: Annotated[str, typer.Option(help="train or test.")] = "train",
+    labels: Annotated[Path | None, typer.Option(help="Write the labels (.npy) too, for `scns neighbors`.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Write a student's pooled embeddings of a data set."""
+    from scns import runs
+
+    for path in (out, labels):
+        if path is not None and path.suffix != ".npy":
+            raise InputError(f"'{path}' must end in .npy.")
+    recipe, where, student = _student(run, device)
+    images = runs.load_images(recipe, data, root, split)
+    with screen.progress("Embedding", "images") as advance:
+        embeddings = runs.embed(student, images.to(where), progress=advance)
+    _write(out, embeddings)
+    screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32", markup=False)
+    if labels is not None:
+        _write(labels, images.labels)
+        screen.out.print(f"{labels}: {len(images):,} labels", markup=False)
+
+
+def export(
+    run: RunFolder,
+    to: Annotated[Path, typer.Option(help="student.safetensors, student.pt2 or student.onnx.", show_default=False)],
+) -> None:
+    """Write a student for plain torch or ONNX: no scns is needed to use it."""
+    from scns.export import check_ending
+    from scns.export import export as write
+    from scns.runs import load_student
+
+    ending = check_ending(to)
+    student = load_student(run)
+    write(student, to)
+    how = {
+        ".safetensors": f"network.load_state_dict(safetensors.torch.load_file('{to}'))",
+        ".pt2": f"logits = torch.export.load('{to}').module()(images)",
+        ".onnx": f"logits = onnxruntime.InferenceSession('{to}').run(None, {{'images': images}})",
+    }
+    screen.out.print(f"{to}: {student.name}, {len(student.classes)} classes", markup=False)
+    screen.out.print(how[ending], markup=False)
+    mean, std = (" ".join(f"{value:.4f}" for value in each) for each in (student.mean, student.std))
+    side = student.size
+    screen.out.print(f"images: float32 [n, 3, {side}, {side}], (pixels / 255 - mean) / std", markup=False)
+    screen.out.print(f"mean {mean}, std {std}", markup=False)
+
+
+def _student(run: Path, device: str) -> "tuple[Recipe, torch.device, Student]":
+    """A run's recipe, the device that is asked for, and the run's student on it."""
+    from dataclasses import replace
+
+    from scns.checkpoint import Folder
+    from scns.runs import load_student
+    from scns.train import choose_device
+
+    recipe = replace(Folder(run).recipe(), device=device)
+    where = choose_device(recipe)
+    if where.type == "cpu":
+        recipe = replace(recipe, precision="fp32")
+    student = load_student(run)
+    student.network.to(where)
+    return recipe, where, student
+
+
+def _write(path: Path, values: "torch.Tensor") -> None:
+    import numpy as np
+
+    from scns.files import atomic
+
+    with atomic(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, values.cpu().numpy())

@@ -1,0 +1,39 @@
+"""What can be said against a recipe before anything is loaded: names, arguments, a missing teacher."""
+
+from scns import datasets, methods, models
+from scns.errors import InputError, unknown
+from scns.recipe import Recipe
+
+_BY_EMBEDDINGS = ("instance", "mixed", "soft")  # samplers that need a frozen network's embeddings
+_TRAIN_ONE = "train one first (scns train mini-ce --out runs/mini-ce), then add --set teacher=runs/mini-ce"
+
+
+def check(recipe: Recipe) -> None:
+    """Raise for names that do not exist and for a teacher that the method needs and the recipe lacks."""
+    datasets.describe(recipe.data)
+    for network in (recipe.student, recipe.teacher_network):
+        if network and network not in models.names():
+            raise unknown("network", network, models.names())
+    known = methods.hyperparameters(recipe.method)
+    for argument in recipe.arguments:
+        if argument not in known:
+            raise unknown(f"argument of '{recipe.method}'", argument, known)
+    module = methods.module(recipe.method)
+    presets: dict[str, dict[str, object]] = getattr(module, "PRESETS", {})
+    if recipe.preset and recipe.preset not in presets:
+        raise unknown(f"preset of '{recipe.method}'", recipe.preset, presets)
+    chosen = {**known, **presets.get(recipe.preset, {}), **recipe.arguments}
+    _check_teacher(recipe, "teacher" in module.Objective.needs or bool(chosen.get("kld")), str(chosen.get("sampler")))
+
+
+def _check_teacher(recipe: Recipe, distils: bool, sampler: str) -> None:
+    if distils and not recipe.teacher:
+        raise InputError(f"The method '{recipe.method}' needs a teacher; {_TRAIN_ONE}.")
+    if distils and not recipe.distil:
+        raise InputError(f"The method '{recipe.method}' distils its teacher, so distil=false cannot be.")
+    if sampler in _BY_EMBEDDINGS and not recipe.teacher:
+        raise InputError(
+            f"The sampler '{sampler}' needs a teacher, whose embeddings name the neighbours; {_TRAIN_ONE}."
+        )
+    if recipe.teacher_size and not recipe.teacher:
+        raise InputError(f"teacher_size={recipe.teacher_size} needs teacher=: a run folder or a weights file.")

@@ -1,0 +1,140 @@
+"""Run folders after training: a table of them, and the students they hold."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from scns import augment, datasets, models
+from scns.checkpoint import Folder
+from scns.data import Images
+from scns.errors import InputError
+from scns.recipe import Recipe
+from scns.step import Evaluation
+
+_CHUNK = {"cpu": 250, "cuda": 2000}  # images at a time, as while training, so that accuracies are equal
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Where a run stands."""
+
+    path: Path
+    recipe: Recipe
+    done: int  # epochs of the main stage
+    test: float | None
+    seconds: float
+    state: str  # "finished", "unfinished" (it goes on from its checkpoint), or "empty"
+
+
+@dataclass(frozen=True)
+class Student:
+    """A trained network and what its user must know of the images it was trained on."""
+
+    network: models.Network
+    name: str
+    classes: tuple[str, ...]
+    size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def find(folder: str | Path) -> list[Summary]:
+    """The runs in a folder and its sub-folders, by path; a run that cannot be read is left out."""
+    found = []
+    for path in sorted(Path(folder).rglob("recipe.json")):
+        try:
+            found.append(summary(path.parent))
+        except InputError:
+            continue
+    return found
+
+
+def summary(path: str | Path) -> Summary:
+    """Where the run in a folder stands."""
+    folder = Folder(path)
+    recipe = folder.recipe()
+    if folder.finished:
+        result = read_result(folder)
+        return Summary(folder.path, recipe, int(result["epochs"]), result["test"], result["seconds"], "finished")
+    progress = _progress(folder.path)
+    if progress is None:
+        return Summary(folder.path, recipe, 0, None, 0.0, "empty")
+    main = [line for line in progress["history"] if "stage" not in line]
+    test = next((line["test"] for line in reversed(main) if "test" in line), None)
+    return Summary(folder.path, recipe, len(main), test, float(progress["seconds"]), "unfinished")
+
+
+def read_result(folder: Folder) -> dict[str, Any]:
+    """What result.json of a finished run holds."""
+    try:
+        return json.loads((folder.path / "result.json").read_text())
+    except ValueError as error:
+        raise InputError(f"'{folder.path / 'result.json'}' cannot be read: {error}.") from None
+
+
+def load_student(path: str | Path) -> Student:
+    """The student of a finished run, in evaluation mode."""
+    folder = Folder(path)
+    recipe = folder.recipe()
+    weights = folder.path / "model.safetensors"
+    if not weights.exists():
+        raise InputError(f"The run '{folder.path}' is not finished, so it has no student yet; go on with scns train.")
+    try:
+        with safe_open(weights, framework="pt") as file:
+            about = {key: json.loads(text) for key, text in file.metadata().items() if key != "student"}
+        classes, mean, std = tuple(about["classes"]), tuple(about["mean"]), tuple(about["std"])
+        size = int(about["size"])
+    except (SafetensorError, KeyError, AttributeError, ValueError) as error:
+        raise InputError(f"'{weights}' is cut short or of another kind ({error}); train the run again.") from None
+    network = models.load_weights(models.build(recipe.student, len(classes)), weights).eval()
+    return Student(network.to(memory_format=torch.channels_last), recipe.student, classes, size, mean, std)  # type: ignore[call-overload]
+
+
+def load_images(recipe: Recipe, data: str | None, root: str | None, split: str) -> Images:
+    """A split of the run's own data set, or of another."""
+    options = {"size": recipe.size} if recipe.size and "size" in datasets.options(data or recipe.data) else {}
+    return datasets.load(data or recipe.data, root or recipe.root, split, **options)
+
+
+def evaluate(
+    student: Student, images: Images, *, bf16: bool = False, progress: Callable[[int, int], None] | None = None
+) -> float:
+    """The share of correct answers, in percent. Student and images are on one device."""
+    if images.classes != len(student.classes):
+        raise InputError(f"The student knows {len(student.classes)} classes, but the images have {images.classes}.")
+    evaluation = Evaluation(student.network, images, chunk=_CHUNK[images.labels.device.type], bf16=bf16)
+    done = 0
+    for size in evaluation.sizes():
+        evaluation(size)
+        done += size
+        if progress is not None:
+            progress(done, len(images))
+    return 100 * float(evaluation.right) / len(images)
+
+
+@torch.no_grad()
+def embed(student: Student, images: Images, *, progress: Callable[[int, int], None] | None = None) -> Tensor:
+    """The pooled embedding of every image, float32 [n, width], without augmentation."""
+    parts = []
+    chunk = _CHUNK[images.labels.device.type]
+    for start in range(0, len(images), chunk):
+        pixels = augment.normalise(images.pixels[start : start + chunk], student.mean, student.std)
+        parts.append(student.network(pixels, features=True).embedding.cpu())
+        if progress is not None:
+            progress(min(start + chunk, len(images)), len(images))
+    return torch.cat(parts)
+
+
+def _progress(path: Path) -> dict[str, Any] | None:
+    """How far the checkpoint is; its header is small, so no weights are read."""
+    try:
+        with safe_open(path / "last.safetensors", framework="pt") as file:
+            return json.loads(file.metadata()["progress"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None

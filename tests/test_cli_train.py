@@ -1,0 +1,354 @@
+"""`scns train`, `recipes`, `runs`, `eval`, `embed` and `export` as a person uses them."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from engine_runs import recipe, root, single, teacher
+from scns import augment, datasets
+from scns.export import export
+from scns.recipes import load_recipe
+from scns.runs import load_student
+from scns.train import Watch
+from scns.watch import Display, TensorBoard, all_epochs, clock, facts, watching
+
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def small() -> list[str]:
+    """Words that shrink a recipe to a second."""
+    return [
+        "--set",
+        "data=folder",
+        "--set",
+        f"root={root()}",
+        "--set",
+        "batch=32",
+        "--device",
+        "cpu",
+        "--no-tensorboard",
+    ]
+
+
+# --- train
+
+
+def test_a_run_tells_its_epochs_and_its_end(scns: Callable, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "first"
+    ran = scns("train", "mini-uniform", *small(), "--epochs", 2, "--out", out)
+    assert ran.code == 0
+    lines = ran.err.splitlines()
+    assert f"{out}: resnet8 on folder (120 images) with infonce, 2 epochs" in lines[0]
+    shape = (
+        r"epoch {}/2  ce \d.* infonce \d.* train \d+\.\d\d %  test \d+\.\d\d %  lr 0.0\d+  [\d,]+ images/s  0:0\d left"
+    )
+    assert [bool(re.fullmatch(shape.format(i), lines[i])) for i in (1, 2)] == [True, True]
+    result = json.loads((out / "result.json").read_text())
+    assert f"test:  {result['test']:.2f} % after 2 epochs" in ran.out
+    assert f"scns eval {out}" in ran.out and f"scns export {out}" in ran.out and f"teacher={out}" in ran.out
+
+    again = scns("train", "mini-uniform", *small(), "--epochs", 2, "--out", out)
+    assert again.code == 0 and "finished already; it is not trained again" in again.out and again.err == ""
+    assert f"test:  {result['test']:.2f} %" in again.out
+
+    other = scns("train", "mini-uniform", *small(), "--epochs", 3, "--out", out)
+    assert other.code == 2 and "another recipe: epochs (2 there, 3 asked); choose another --out" in other.err
+
+
+def test_options_are_settings_and_the_run_is_named_after_recipe_and_seed(
+    scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(
+        f'extends = "mini-ce"\ndata = "folder"\nroot = "{root()}"\nevaluate_every = 9\n'
+    )
+    options = ["--epochs", 1, "--subset", 40, "--seed", 4, "--precision", "fp32", "--no-graph", "--deterministic"]
+    ran = scns(
+        "train", "mine.toml", *options, "--set", "lr=0.1", "--set", "batch=20", "--device", "cpu", "--no-tensorboard"
+    )
+    assert ran.code == 0 and "runs/mine-4" in ran.out
+    kept = json.loads((tmp_path / "runs" / "mine-4" / "recipe.json").read_text())
+    expected = {"epochs": 1, "subset": 40, "seed": 4, "precision": "fp32", "graph": False, "deterministic": True}
+    assert expected.items() <= kept.items() and (kept["lr"], kept["batch"], kept["schedule"]) == (0.1, 20, "cosine")
+    assert load_recipe("runs/mine-4/recipe.json").seed == 4  # a run's recipe is a recipe
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["mini-cee"], "Unknown recipe 'mini-cee'; did you mean mini-ce"),
+        (["no.toml"], "The recipe 'no.toml' does not exist"),
+        (["mini-ce", "--set", "epochs=abc"], "epochs must be a whole number, such as 20, but it is 'abc'."),
+        (["mini-ce", "--set", "epoch=1"], "Unknown recipe key 'epoch'; did you mean epochs"),
+        (["mini-ce", "--set", "method.k=1"], "Unknown argument of 'ce' 'k'"),
+        (["mini-ce", "--set", "method=infonse"], "Unknown method 'infonse'; did you mean infonce"),
+        (["mini-ce", "--set", "student=resnet9"], "Unknown network 'resnet9'; did you mean"),
+        (["mini-ce", "--epochs", "0"], "epochs=0 must be at least 1."),
+        (["mini-ce", "--precision", "fp64"], "Unknown precision 'fp64'"),
+        (["mini-ce", "--set", "batch=50000"], "batch=50000 is larger than the 2500 training images."),
+        (["mini-ce", "--set", "data=cifar100"], "scns data get cifar100"),
+        (["mini-kld"], "'kld' needs a teacher; train one first (scns train mini-ce --out runs/mini-ce)"),
+        (["mini-instance"], "then add --set teacher=runs/mini-ce"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence(
+    words: list[str], sentence: str, scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = scns("train", *words)
+    assert ran.code == 2 and sentence in ran.err and "Traceback" not in ran.err and ran.out == ""
+
+
+def test_no_cuda_and_places_that_cannot_be_written_are_told(scns: Callable, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ran = scns("train", "mini-ce", "--out", tmp_path / "file" / "run")
+    assert ran.code == 2 and "check the path" in ran.err
+    if not torch.cuda.is_available():
+        ran = scns("train", "mini-ce", "--device", "cuda", "--out", tmp_path / "run")
+        assert ran.code == 2 and "torch sees no CUDA device; use device=cpu" in ran.err
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_the_word_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "scns", "train", "mini-ce", *small(), "--epochs", "500", "--out", str(out)]
+    process = subprocess.Popen(command, env=ALONE, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not (out / "state.json").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said, told = process.communicate(timeout=30)
+    assert process.returncode == 130, told
+    assert f"Stopped; a checkpoint is in {out}. The same command goes on from there." in told.replace("\n", " ")
+    assert "Traceback" not in told and said == ""
+
+
+# --- recipes and runs
+
+
+def test_recipes_are_listed_and_printed_as_toml(scns: Callable, tmp_path: Path) -> None:
+    ran = scns("recipes")
+    names = ["cifar10", "cifar100", "cifar100-repdistiller", "tiny-imagenet", "mini-ce", "mini-kld", "mini-uniform"]
+    assert ran.code == 0 and all(f"{name} " in ran.out for name in [*names, "mini-class", "mini-instance"])
+    ran = scns("recipes", "mini-instance")
+    (tmp_path / "r.toml").write_text(ran.out)
+    assert load_recipe(str(tmp_path / "r.toml")) == load_recipe("mini-instance") and "# Command: scns train" in ran.out
+    ran = scns("recipes", "mini-instanse")
+    assert ran.code == 2 and "did you mean mini-instance" in ran.err
+
+
+def test_runs_are_listed_with_how_far_they_are(scns: Callable, tmp_path: Path) -> None:
+    shutil.copytree(teacher(), tmp_path / "a" / "done")
+    shutil.copytree(teacher(), tmp_path / "half")
+    (tmp_path / "half" / "result.json").unlink()
+    shutil.copytree(
+        teacher(), tmp_path / "empty", ignore=lambda _, names: [name for name in names if name != "recipe.json"]
+    )
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "recipe.json").write_text("{")
+    ran = scns("runs", tmp_path)
+    rows = {line.split()[0]: line.split() for line in ran.out.splitlines()}
+    test = f"{json.loads((teacher() / 'result.json').read_text())['test']:.2f}"
+    assert rows["a/done"][1:7] == ["folder", "resnet8", "ce", "0", "3/3", test] and rows["a/done"][-1] == "finished"
+    assert rows["half"][5:7] == ["3/3", test] and rows["half"][-1] == "unfinished"
+    assert rows["empty"][5] == "0/3" and rows["empty"][-1] == "empty" and "broken" not in rows
+    assert "goes on with the command that started it" in ran.out
+    ran = scns("runs", tmp_path / "nowhere")
+    assert ran.code == 2 and "There is no folder" in ran.err
+    (tmp_path / "none").mkdir()
+    ran = scns("runs", tmp_path / "none")
+    assert ran.code == 2 and "There is no run in" in ran.err
+
+
+# --- a trained student
+
+
+def test_eval_says_what_the_result_says(scns: Callable) -> None:
+    ran = scns("eval", teacher(), "--device", "cpu")
+    test = json.loads((teacher() / "result.json").read_text())["test"]
+    assert ran.code == 0 and ran.out == f"{test:.2f} % of 60 test images of folder\n"
+
+
+def test_eval_of_what_is_no_finished_run(scns: Callable, tmp_path: Path) -> None:
+    for words in (("eval",), ("embed", "--out", "e.npy"), ("export", "--to", "s.pt2")):
+        ran = scns(words[0], tmp_path, *words[1:])
+        assert ran.code == 2 and "is no run folder: it has no recipe.json" in ran.err
+    shutil.copy(teacher() / "recipe.json", tmp_path)
+    ran = scns("eval", tmp_path)
+    assert ran.code == 2 and "is not finished, so it has no student yet" in ran.err
+
+
+def test_embeddings_are_the_pooled_features(scns: Callable, tmp_path: Path) -> None:
+    out, labels = tmp_path / "e.npy", tmp_path / "l.npy"
+    ran = scns("embed", teacher(), "--data", "cifar10-mini", "--split", "test", "--out", out, "--labels", labels)
+    assert ran.code == 0 and "2,000 x 64, float32" in ran.out
+    images, student = datasets.load("cifar10-mini", split="test"), load_student(teacher())
+    found = np.load(out)
+    assert found.shape == (2000, 64) and found.dtype == np.float32
+    some = torch.tensor([0, 249, 250, 1999])
+    with torch.no_grad():
+        pixels = augment.normalise(images.pixels[some], student.mean, student.std)
+        expected = student.network(pixels, features=True).embedding
+    assert np.allclose(found[some], expected.numpy(), atol=1e-5)
+    assert np.array_equal(np.load(labels), images.labels.numpy())
+    own = scns("embed", teacher(), "--out", out)
+    assert own.code == 0 and np.load(out).shape == (120, 64)
+    ran = scns("embed", teacher(), "--out", tmp_path / "e.txt")
+    assert ran.code == 2 and "must end in .npy" in ran.err
+    ran = scns("embed", teacher(), "--data", "cifar11", "--out", out)
+    assert ran.code == 2 and "Unknown data set 'cifar11'" in ran.err
+
+
+ELSEWHERE = """
+import sys
+sys.modules["scns"] = None  # importing it is an error
+import json, numpy, torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+images = torch.from_numpy(numpy.load("images.npy"))
+program = torch.export.load("s.pt2").module()
+weights, fc = load_file("s.safetensors"), torch.nn.Linear(64, 10)
+fc.load_state_dict({"weight": weights["fc.weight"], "bias": weights["fc.bias"]})
+bn = torch.nn.BatchNorm2d(16)
+bn.load_state_dict({key[4:]: value for key, value in weights.items() if key.startswith("bn1.")})
+about = safe_open("s.safetensors", framework="pt").metadata()
+told = {"logits": program(images).tolist(), "one": program(images[:1]).tolist(), "fc": fc.weight.tolist(),
+        "classes": json.loads(about["classes"]), "keys": sorted(weights)}
+print(json.dumps(told))
+"""
+
+
+def test_an_exported_student_is_used_without_scns(scns: Callable, tmp_path: Path) -> None:
+    for name in ("s.safetensors", "s.pt2"):
+        ran = scns("export", teacher(), "--to", tmp_path / name)
+        assert ran.code == 0 and "10 classes" in ran.out and "images: float32 [n, 3, 32, 32]" in ran.out
+    student = load_student(teacher())
+    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    np.save(tmp_path / "images.npy", images.numpy())
+    ran = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, env=ALONE, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    with torch.no_grad():
+        logits = student.network(images)
+    assert torch.allclose(torch.tensor(told["logits"]), logits, atol=1e-5)
+    assert torch.allclose(torch.tensor(told["one"]), logits[:1], atol=1e-5)
+    own = {name for name in student.network.state_dict() if not name.endswith("num_batches_tracked")}
+    assert set(told["keys"]) - own <= {name for name in student.network.state_dict()} and own <= set(told["keys"])
+    assert told["fc"] == student.network.fc.weight.tolist()
+    assert told["classes"] == list(student.classes)
+
+
+def test_exports_that_cannot_be_are_told(scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = scns("export", teacher(), "--to", tmp_path / "s.pth")
+    assert ran.code == 2 and "its name must end in .safetensors, .pt2, .onnx" in ran.err
+    monkeypatch.setattr("scns.export.find_spec", lambda name: None)
+    ran = scns("export", teacher(), "--to", tmp_path / "s.onnx")
+    assert ran.code == 2 and "needs onnx and onnxscript; pip install onnx onnxscript." in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(find_spec("onnx") is None or find_spec("onnxscript") is None, reason="needs onnx and onnxscript")
+def test_an_onnx_file_has_a_free_batch_and_the_names(tmp_path: Path) -> None:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    export(load_student(teacher()), tmp_path / "s.onnx")
+    model = onnx.load(tmp_path / "s.onnx")
+    onnx.checker.check_model(model)
+    (given,), (told,) = model.graph.input, model.graph.output
+    assert (given.name, told.name) == ("images", "logits")
+    assert given.type.tensor_type.shape.dim[0].dim_param and given.type.tensor_type.shape.dim[2].dim_value == 32
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        logits = load_student(teacher()).network(images).numpy()
+    (found,) = ReferenceEvaluator(model).run(None, {"images": images.numpy()})
+    assert np.allclose(found, logits, atol=1e-4)
+
+
+# --- what is shown
+
+
+def test_a_terminal_shows_a_bar_and_the_numbers_of_the_last_epoch(tmp_path: Path) -> None:
+    console = Console(force_terminal=True, width=110, file=io.StringIO())
+    shown = []
+
+    class Look(Watch):
+        def epoch(self, run, line) -> None:  # type: ignore[no-untyped-def]
+            display.epoch(run, line)
+            with console.capture() as capture:
+                console.print(*display.bars.get_renderables())
+            shown.append(capture.get())
+            assert facts(run, line) in re.sub(r"\x1b\[[0-9;]*m", "", shown[-1])
+
+    display = Display(console)
+    watch = Look()
+    watch.start, watch.step = display.start, display.step  # type: ignore[method-assign]
+    wanted = recipe("ft", epochs=2, teacher=str(teacher()), arguments={"stage_epochs": 1})
+    with display.bars:
+        run = single(wanted, tmp_path / "bars", watch=watch)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in shown]
+    assert all_epochs(run) == 3 and len(plain) == 3
+    assert "bars  paraphraser 1/1" in plain[0] and "bars  epoch 1/2" in plain[1] and "bars  epoch 2/2" in plain[2]
+    assert "ft " in plain[2] and "images/s" in plain[2]
+
+
+def test_times_are_written_as_on_a_clock() -> None:
+    assert [clock(seconds) for seconds in (0.4, 59.6, 61, 3723)] == ["0:00", "1:00", "1:01", "1:02:03"]
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
+def test_tensorboard_has_every_epoch_once_even_after_a_kill(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "run"
+    arguments = {"sampler": "class", "k": 2, "negatives": 16}
+    wanted = recipe("infonce", arguments=arguments, evaluate_every=1)
+
+    class Killed(Exception):
+        pass
+
+    class Late(TensorBoard):
+        """Dies when the second epoch is in the events, but in no checkpoint."""
+
+        def epoch(self, run, line) -> None:  # type: ignore[no-untyped-def]
+            super().epoch(run, line)
+            if line["epoch"] == 2:
+                raise Killed
+
+    with pytest.raises(Killed):
+        single(wanted, out, watch=Late())
+    time.sleep(1.1)  # event files are named after the second
+    with watching(Console(file=io.StringIO()), False, True) as watch:
+        single(wanted, out, watch=watch)
+    events = EventAccumulator(str(out / "tensorboard")).Reload()
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    for tag, key in (("loss/ce", "ce"), ("loss/infonce", "infonce"), ("accuracy/test", "test"), ("lr", "lr")):
+        found = [(event.step, event.value) for event in events.Scalars(tag)]
+        assert [step for step, _ in found] == [1, 2, 3]
+        assert [value for _, value in found] == pytest.approx([line[key] for line in log], rel=1e-5)
+    pictures = events.Images("negatives (anchor at the left)")
+    assert [picture.step for picture in pictures] == [1, 3]
+    assert (pictures[0].width, pictures[0].height) == (9 * 36, 6 * 36)
+
+
+def test_the_picture_shows_anchors_and_their_negatives(tmp_path: Path) -> None:
+    run = single(recipe("infonce", epochs=1, arguments={"negatives": 16}), tmp_path / "run")
+    picture = TensorBoard().picture(run, run.method.sampler, 1)
+    assert picture.shape == (3, 6 * 36, 9 * 36) and picture.dtype == np.uint8
+    anchors = torch.linspace(0, 119, 6).long()
+    drawn = run.method.sampler.sample(anchors, 8, epoch=1)
+    images = run.data.train.pixels.numpy()
+    assert np.array_equal(picture[:, 2:34, 2:34], images[0]) and (picture[:, :2, :36] == 0).all()
+    assert np.array_equal(picture[:, 38:70, 38:70], images[drawn[1, 0]]) and (picture[:, 36:38, 36:72] == 255).all()

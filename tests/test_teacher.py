@@ -1,0 +1,140 @@
+"""The teacher: the same network whatever is done with it, live, cached or at its own size."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+from engine_runs import equal, recipe, single, teacher, weights
+from scns import augment, datasets, models
+from scns.errors import InputError
+from scns.teacher import Teacher, load_network
+from scns.train import prepare
+
+FILE = "model.safetensors"
+
+
+def test_the_cache_holds_what_the_live_teacher_says(tmp_path: Path) -> None:
+    (live,) = prepare([(recipe("kld", teacher=str(teacher()), augment=False), tmp_path / "live")])
+    images = live.data.train
+    assert live.teacher is not None
+    whole = live.teacher.see(augment.normalise(images.pixels, images.mean, images.std))
+    logits, embeddings = live.teacher.embed(images, chunk=50)
+    assert torch.allclose(logits, whole.logits, atol=1e-5) and torch.allclose(embeddings, whole.embedding, atol=1e-5)
+    assert live.teacher.logits is None
+    live.teacher.cache(images, ("logits",))
+    assert torch.equal(live.teacher.logits, live.teacher.embed(images)[0])
+
+
+@pytest.mark.parametrize("method", ["kld", "rkd"])
+def test_without_augmentation_a_cached_teacher_teaches_as_a_live_one(method: str, tmp_path: Path) -> None:
+    taught = {"teacher": str(teacher()), "augment": False, "epochs": 1}
+    live = single(recipe(method, **taught), tmp_path / "live")
+    cached = single(recipe(method, teacher_mode="cached", **taught), tmp_path / "cached")
+    assert cached.teacher is not None and cached.teacher.logits is not None
+    for name, value in live.student.state_dict().items():
+        assert torch.allclose(cached.student.state_dict()[name], value, rtol=1e-3, atol=1e-4), name
+    assert cached.history[0]["loss"] == pytest.approx(live.history[0]["loss"], rel=1e-4)
+
+
+def test_with_augmentation_they_differ(tmp_path: Path) -> None:
+    taught = {"teacher": str(teacher()), "epochs": 1}
+    live = single(recipe("kld", **taught), tmp_path / "live")
+    cached = single(recipe("kld", teacher_mode="cached", **taught), tmp_path / "cached")
+    assert abs(cached.history[0]["kld"] / live.history[0]["kld"] - 1) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["at", "ft", "ab"])
+def test_a_cache_is_refused_by_methods_on_maps(method: str, tmp_path: Path) -> None:
+    cached = {"teacher": str(teacher()), "teacher_mode": "cached"}
+    sentence = "needs the teacher's feature maps, which are not cached; use teacher_mode=live"
+    with pytest.raises(InputError, match=sentence):
+        single(recipe(method, **cached), tmp_path / "run")
+    with pytest.raises(InputError, match=sentence):  # whoever has filled the cache before
+        prepare([(recipe("kld", **cached), tmp_path / "one"), (recipe(method, **cached), tmp_path / "two")])
+
+
+def test_a_teacher_sees_images_at_its_own_size(tmp_path: Path) -> None:
+    network = load_network(str(teacher()), "", 10)
+    images = datasets.load("cifar10-mini", split="test").subset(torch.arange(4))
+    pixels = augment.normalise(images.pixels, images.mean, images.std)
+    larger = F.interpolate(pixels, size=64, mode="bilinear", align_corners=False, antialias=True)
+    seen = Teacher(network, size=64).see(pixels)
+    with torch.no_grad():
+        expected = network(larger, features=True)
+    assert torch.allclose(seen.logits, expected.logits, rtol=1e-4, atol=1e-4) and seen.maps[0].shape[2:] == (64, 64)
+    assert Teacher(network, size=32).see(pixels).maps[0].shape[2:] == (32, 32)
+    run = single(recipe("kld", teacher=str(teacher()), teacher_size=48, epochs=1, subset=40), tmp_path / "run")
+    assert run.teacher is not None and run.teacher.size == 48 and run.history[0]["kld"] > 0
+
+
+def test_training_leaves_the_teacher_as_it_was(tmp_path: Path) -> None:
+    before = load_file(teacher() / FILE)
+    run = single(recipe("fitnet", teacher=str(teacher()), epochs=1), tmp_path / "run")
+    assert run.teacher is not None
+    network = run.teacher.network
+    after = {name: value for name, value in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+    assert equal(after, before) and equal(load_file(teacher() / FILE), before)
+    assert not any(module.training for module in network.modules())
+    assert all(parameter.grad is None and not parameter.requires_grad for parameter in network.parameters())
+
+
+def test_a_teacher_may_name_neighbours_and_nothing_else(tmp_path: Path) -> None:
+    arguments = {"sampler": "instance", "k": 5, "negatives": 16}
+    named = recipe("infonce", epochs=1, arguments=arguments, teacher=str(teacher()))
+    alone = single(named.with_settings(["distil=false"]), tmp_path / "alone")
+    taught = single(named, tmp_path / "taught")
+    assert alone.method.teacher_head is None and taught.method.teacher_head is not None
+    assert not any(name.startswith("method.teacher") for name in weights(tmp_path / "alone"))
+    assert torch.equal(alone.method.sampler.indices, taught.method.sampler.indices)
+
+
+# --- what is no teacher
+
+
+def test_teachers_that_cannot_be_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="The teacher 'nowhere' does not exist; give a run folder, or a weights file"):
+        load_network("nowhere", "", 10)
+    with pytest.raises(InputError, match="is no finished run"):
+        load_network(str(tmp_path), "", 10)
+    with pytest.raises(InputError, match="is a file of weights: say which network with teacher_network="):
+        load_network(str(teacher() / FILE), "", 10)
+    with pytest.raises(InputError, match="Unknown network 'resnet9'; did you mean"):
+        load_network(str(teacher() / FILE), "resnet9", 10)
+
+
+def test_weights_of_another_architecture_are_told_with_their_keys() -> None:
+    with pytest.raises(InputError, match=r"does not fit this network \(missing: layer1.1.conv1.weight.* and \d+ more"):
+        load_network(str(teacher() / FILE), "resnet14", 10)
+    with pytest.raises(InputError, match=r"missing: .*unexpected: "):
+        load_network(str(teacher() / FILE), "vgg8", 10)
+
+
+def test_another_number_of_classes_is_told() -> None:
+    with pytest.raises(
+        InputError, match=r"another number of classes \(fc.weight is \[10, 64\] instead of \[100, 64\]\)"
+    ):
+        load_network(str(teacher()), "", 100)
+
+
+def test_weights_cut_short_are_told(tmp_path: Path) -> None:
+    cut = tmp_path / "run"
+    shutil.copytree(teacher(), cut)
+    (cut / FILE).write_bytes((teacher() / FILE).read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"model.safetensors' cannot be read as weights"):
+        load_network(str(cut), "", 10)
+
+
+def test_weights_of_a_file_are_those_of_the_run(tmp_path: Path) -> None:
+    run, file = load_network(str(teacher()), "", 10), load_network(str(teacher() / FILE), "resnet8", 10)
+    assert equal(dict(run.state_dict()), dict(file.state_dict()))
+    torch.manual_seed(0)
+    published = models.build("resnet8", 10)
+    save_file(published.state_dict(), tmp_path / "published.safetensors")
+    torch.save({"model": published.state_dict()}, tmp_path / "published.pth")
+    for name in ("published.safetensors", "published.pth"):
+        loaded = load_network(str(tmp_path / name), "resnet8", 10)
+        assert equal(dict(loaded.state_dict()), dict(published.state_dict()))

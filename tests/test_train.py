@@ -1,0 +1,328 @@
+"""`fit`: runs that survive what happens to them, end where an undisturbed run ends, and say what is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine_runs import EPOCHS, STEPS, equal, place, recipe, root, single, teacher, weights
+from scns import datasets
+from scns.checkpoint import Folder
+from scns.errors import InputError
+from scns.recipe import Recipe
+from scns.train import Pack, Stopped, Watch, fit_packed, prepare
+
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+INFONCE = {"sampler": "uniform", "negatives": 16, "lm_weight": 0.1}
+# A bank, a queue, stages with modules of their own, a constant of the first batch, companions, and an own order.
+METHODS: dict[str, dict[str, Any]] = {
+    "ce": {},
+    "infonce": {"arguments": INFONCE},
+    "oim": {"arguments": {"queue": 64}},
+    "ft": {"arguments": {"stage_epochs": 1}, "distils": True},
+    "crd": {"arguments": {"negatives": 16}, "distils": True},
+    "ce-lm": {},
+    "cka": {"batch": 10, "distils": True},
+}
+
+
+def recipe_of(method: str) -> Recipe:
+    """The method on two epochs; with a teacher where it distils."""
+    chosen = dict(METHODS[method])
+    taught = {"teacher": str(teacher())} if chosen.pop("distils", False) else {}
+    return recipe(method, epochs=2, **chosen, **taught)
+
+
+@cache
+def undisturbed(wanted: str) -> Path:
+    """A run of the recipe (as JSON) that nothing happens to."""
+    out = place() / f"undisturbed-{abs(hash(wanted))}"
+    single(Recipe(**json.loads(wanted)), out)
+    return out
+
+
+def reference(wanted: Recipe) -> Path:
+    return undisturbed(json.dumps(wanted.as_dict()))
+
+
+# What happens to a run, and the exit code it leaves.
+ENDS: dict[str, tuple[dict[str, Any], int]] = {
+    "killed at its first step": ({"how": "kill", "steps": 1}, -9),
+    "killed in an epoch": ({"how": "kill", "steps": 6}, -9),
+    "killed right after a checkpoint": ({"how": "kill", "steps": STEPS + 1}, -9),
+    "killed while a checkpoint is written": ({"how": "writing", "file": "last.safetensors", "count": 3}, -9),
+    "killed between checkpoint and log": ({"how": "writing", "file": "log.jsonl", "count": 2}, -9),
+    "killed before its result": ({"how": "writing", "file": "result.json", "count": 1}, -9),
+    "interrupted in an epoch": ({"how": "int", "steps": 2}, 130),
+    "interrupted at the last step of an epoch": ({"how": "int", "steps": STEPS}, 130),
+    "terminated in an epoch": ({"how": "term", "steps": 7}, 143),
+    "stopped by a full disk": ({"how": "full", "steps": STEPS + 1}, 2),
+}
+
+
+def ends_of(method: str) -> dict[str, tuple[dict[str, Any], int]]:
+    """Every end for cross-entropy; for the others a kill, and an interruption that leaves half an epoch."""
+    chosen = ENDS if method == "ce" else ["killed in an epoch", "interrupted in an epoch"]
+    return {name: ENDS[name] for name in chosen}
+
+
+CASES = [(method, end) for method in METHODS for end in ends_of(method)]
+
+
+@pytest.fixture(scope="module")
+def ended() -> dict[tuple[str, str], tuple[Path, int]]:
+    """The folder and the exit code of every run that ended badly."""
+    jobs, folders = [], []
+    for number, (method, end) in enumerate(CASES):
+        folders.append(place() / f"ended-{number}")
+        jobs.append({"recipe": recipe_of(method).as_dict(), "out": str(folders[-1]), **ENDS[end][0]})
+    told = place() / "jobs.json"
+    told.write_text(json.dumps(jobs))
+    helper = Path(__file__).with_name("kill_helper.py")
+    ran = subprocess.run([sys.executable, helper, told], env=ALONE, capture_output=True, text=True, check=True)
+    return {case: (folder, code) for case, folder, code in zip(CASES, folders, json.loads(ran.stdout), strict=True)}
+
+
+@pytest.mark.parametrize(("method", "end"), CASES)
+def test_the_same_command_goes_on_and_ends_with_the_same_bits(method: str, end: str, ended: dict) -> None:
+    folder, code = ended[method, end]
+    assert code == ENDS[end][1]
+    assert not (folder / "result.json").exists()
+    run = single(recipe_of(method), folder)
+    whole = reference(recipe_of(method))
+    assert equal(weights(folder), weights(whole))
+    assert equal_logs(folder, whole)
+    assert run.result["test"] == json.loads((whole / "result.json").read_text())["test"]
+    assert not list(folder.glob(".*.part"))
+
+
+def equal_logs(one: Path, other: Path) -> bool:
+    """The same epochs with the same numbers; only times differ."""
+    logs = [[json.loads(line) for line in (each / "log.jsonl").read_text().splitlines()] for each in (one, other)]
+    for log in logs:
+        for line in log:
+            line.pop("seconds")
+    return logs[0] == logs[1] and len(logs[0]) > 0
+
+
+def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(ended: dict) -> None:
+    folder, _ = ended["ce", "stopped by a full disk"]
+    said = (folder / "said.txt").read_text()
+    assert "A checkpoint cannot be written" in said and "the one before is intact" in said and str(folder) in said
+
+
+def test_a_stopped_run_keeps_its_place_in_the_epoch(tmp_path: Path) -> None:
+    out = tmp_path / "stopped"
+
+    class Interrupt(Watch):
+        def step(self, run: Any, epoch: int, done: int, total: int) -> None:
+            if done == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Stopped, match=r"checkpoint is in .*stopped. The same command goes on") as stopped:
+        single(recipe(), out, watch=Interrupt())
+    assert stopped.value.code == 130
+    state = json.loads((out / "state.json").read_text())
+    assert (state["epoch"], state["place"], state["names"]) == (0, 64, ["ce"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_real_process_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = [
+        f"root={root()}",
+        "data=folder",
+        "batch=32",
+        "evaluate_every=100",
+        "checkpoint_every=1",
+        "schedule=steps",
+    ]
+    words = ["mini-ce", "--epochs", "8", "--device", "cpu", "--out", str(out), "--no-tensorboard"]
+    command = [sys.executable, "-m", "scns", "train", *words, *(w for each in settings for w in ("--set", each))]
+    done = []
+    for wait in (0.0, 0.12):  # seconds after the first sign of progress, long before the end
+        process = subprocess.Popen(command, env=ALONE, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        seen = stamp(out)
+        while stamp(out) == seen and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(wait)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        done.append(json.loads((out / "state.json").read_text())["epoch"])
+    assert done == sorted(done) and not (out / "result.json").exists()
+    wanted = Folder(out).recipe()
+    single(wanted, out)
+    whole = reference(wanted)
+    assert equal(weights(out), weights(whole)) and equal_logs(out, whole)
+
+
+def stamp(folder: Path) -> int:
+    """Changes with every checkpoint."""
+    try:
+        return (folder / "state.json").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def test_a_finished_run_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in teacher().iterdir()}
+    monkeypatch.setattr("scns.train._train_epoch", lambda *_: pytest.fail("trained again"))
+    run = single(recipe(), teacher())
+    assert run.result == json.loads((teacher() / "result.json").read_text())
+    assert {path.name: path.stat().st_mtime_ns for path in teacher().iterdir()} == before
+    assert len(run.history) == EPOCHS
+
+
+def test_a_changed_recipe_is_refused_with_the_keys_that_differ() -> None:
+    with pytest.raises(InputError, match=r"lr \(0.05 there, 0.1 asked\), seed \(0 there, 7 asked\); choose another"):
+        single(recipe(lr=0.1, seed=7), teacher())
+    single(recipe(evaluate_every=1, checkpoint_every=2), teacher())  # not what a run is: only what it writes
+
+
+# --- the same draws
+
+
+def test_the_same_seed_gives_the_same_curve_and_another_seed_another(tmp_path: Path) -> None:
+    again = single(recipe(), tmp_path / "again")
+    other = single(recipe(seed=1), tmp_path / "other")
+    assert equal(weights(tmp_path / "again"), weights(teacher())) and equal_logs(tmp_path / "again", teacher())
+    assert [line["ce"] for line in again.history] != [line["ce"] for line in other.history]
+
+
+def test_methods_of_one_seed_start_alike_and_see_the_same_order_and_crops(tmp_path: Path) -> None:
+    jobs = [(recipe_of(method), tmp_path / method) for method in ("ce", "infonce", "oim", "ft")]
+    seen: dict[str, list[torch.Tensor]] = {}
+    runs = prepare(jobs)  # type: ignore[arg-type]
+    for run in runs:
+        assert equal(dict(run.student.state_dict()), dict(runs[0].student.state_dict()))
+        step = Pack([run]).step
+        step.begin(1)
+        seen[run.recipe.method] = [step.order, step.dy, step.dx, step.flip]
+    for tables in seen.values():
+        assert all(torch.equal(a, b) for a, b in zip(tables, seen["ce"], strict=True))
+
+
+def test_order_and_weights_have_seeds_of_their_own(tmp_path: Path) -> None:
+    one, other = prepare([(recipe(seed=0, data_seed=5), tmp_path / "a"), (recipe(seed=1, data_seed=5), tmp_path / "b")])
+    assert not torch.equal(next(one.student.parameters()), next(other.student.parameters()))
+    assert one.data is other.data and one.recipe.order_seed == other.recipe.order_seed == 5
+
+
+# --- packed
+
+
+def test_packed_runs_end_as_they_do_alone(tmp_path: Path) -> None:
+    taught = {"teacher": str(teacher())}
+    recipes = [
+        recipe("kld", epochs=2, **taught),
+        recipe("infonce", epochs=2, arguments=INFONCE, **taught),
+        recipe("sp", epochs=2, student="resnet14", seed=3, data_seed=0, lr=0.02, **taught),
+    ]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    runs = fit_packed([(each, tmp_path / f"packed-{number}") for number, each in enumerate(recipes)])
+    torch.set_num_threads(before)
+    assert runs[0].teacher is runs[1].teacher is runs[2].teacher
+    for number, each in enumerate(recipes):
+        alone = tmp_path / f"alone-{number}"
+        single(each, alone)
+        assert equal(weights(tmp_path / f"packed-{number}"), weights(alone))
+        assert equal_logs(tmp_path / f"packed-{number}", alone)
+
+
+def test_packed_runs_of_different_length_each_train_their_epochs(tmp_path: Path) -> None:
+    runs = fit_packed([(recipe(epochs=epochs), tmp_path / str(epochs)) for epochs in (1, 2)])
+    assert [run.result["epochs"] for run in runs] == [1, 2] and [len(run.history) for run in runs] == [1, 2]
+
+
+# --- what goes wrong
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"The loss 'ce' became nan in epoch 1; lower lr .* checkpoint is in '.*nan'"):
+        single(recipe(lr=1e30), tmp_path / "nan")
+    kept = weights(tmp_path / "nan")
+    assert kept and all(bool(torch.isfinite(value).all()) for value in kept.values())
+    assert json.loads((tmp_path / "nan" / "state.json").read_text())["epoch"] == 0
+    assert (tmp_path / "nan" / "log.jsonl").read_text() == ""
+
+
+def test_lost_weights_never_replace_a_good_checkpoint(tmp_path: Path) -> None:
+    (run,) = prepare([(recipe(), tmp_path / "run")])
+    run.save()
+    good = weights(tmp_path / "run")
+    with torch.no_grad():
+        next(run.student.parameters())[0, 0, 0, 0] = float("inf")
+    run.place = 32
+    with pytest.raises(InputError, match=r"The weights 'conv1.weight' became infinite or NaN in epoch 1; lower lr"):
+        run.save()
+    assert equal(weights(tmp_path / "run"), good)
+
+
+def test_an_interruption_of_a_lost_run_does_not_keep_it(tmp_path: Path) -> None:
+    class Interrupt(Watch):
+        def step(self, run: Any, epoch: int, done: int, total: int) -> None:
+            if done == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InputError, match="became infinite or NaN in epoch 1"):
+        single(recipe(lr=1e30), tmp_path / "run", watch=Interrupt())
+    assert json.loads((tmp_path / "run" / "state.json").read_text())["place"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"device": "cuda"}, "device=cuda was asked for, but torch sees no CUDA device; use device=cpu"),
+        ({"precision": "bf16"}, "precision=bf16 is for CUDA devices"),
+        ({"batch": 121}, "batch=121 is larger than the 120 training images"),
+        ({"data": "cifar10", "root": "nowhere"}, "There is no cifar10 in 'nowhere'.*scns data get cifar10"),
+        ({"data": "folder", "root": "nowhere"}, "nowhere"),
+        ({"student": "resnet9"}, "Unknown network 'resnet9'; did you mean resnet8"),
+        ({"method": "infonse"}, "Unknown method 'infonse'; did you mean infonce"),
+        ({"data": "cifar1000"}, "Unknown data set 'cifar1000'; did you mean cifar100"),
+        ({"method": "kld"}, "The method 'kld' needs a teacher; train one first .scns train mini-ce --out runs/mini-ce"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_in_a_sentence(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    if changes.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(InputError, match=sentence):
+        single(recipe(**changes), tmp_path / "run")
+    single(recipe(epochs=1, subset=40), tmp_path / "run")  # a folder in which nothing was trained is free
+
+
+def test_names_are_checked_before_data_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "load", lambda *_, **__: pytest.fail("data was loaded"))
+    for changes in (
+        {"arguments": {"kk": 3}},
+        {"preset": "none"},
+        {"student": "x"},
+        {"teacher_network": "y", "teacher": "z"},
+    ):
+        with pytest.raises(InputError, match="Unknown"):
+            single(recipe("infonce", **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_validation_split_is_held_out_and_judged(tmp_path: Path) -> None:
+    run = single(recipe(validation=0.25, evaluate_every=1, epochs=2), tmp_path / "run")
+    assert len(run.data.train) == 90 and run.data.validation is not None and len(run.data.validation) == 30
+    best = max(run.history, key=lambda line: line["validation"])
+    assert run.result["best_validation"] == best["validation"] and run.result["best_test"] == best["test"]
+    assert run.result["test"] == run.history[-1]["test"]
+
+
+def test_unlabelled_images_count_for_nothing_but_the_features(tmp_path: Path) -> None:
+    run = single(recipe("infonce", labelled=3, epochs=1, arguments=INFONCE), tmp_path / "run")
+    assert int((run.data.train.labels >= 0).sum()) == 30
+    assert int(run.member.totals[len(run.member.names) + 1]) == 30  # answers that could be right
