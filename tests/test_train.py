@@ -1,6 +1,7 @@
 """`fit`: runs that survive what happens to them, end where an undisturbed run ends, and say what is wrong."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -248,12 +249,21 @@ def test_packed_runs_of_different_length_each_train_their_epochs(tmp_path: Path)
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"The loss 'ce' became nan in epoch 1; lower lr .* checkpoint is in '.*nan'"):
+    told = r"The loss 'ce' became nan in epoch 1, after \d+ of 120 samples; lower lr .* checkpoint is in '.*nan'"
+    with pytest.raises(InputError, match=told):
         single(recipe(lr=1e30), tmp_path / "nan")
     kept = weights(tmp_path / "nan")
     assert kept and all(bool(torch.isfinite(value).all()) for value in kept.values())
     assert json.loads((tmp_path / "nan" / "state.json").read_text())["epoch"] == 0
     assert (tmp_path / "nan" / "log.jsonl").read_text() == ""
+
+
+def test_the_first_bad_term_is_named_though_all_are_bad_in_the_end(tmp_path: Path) -> None:
+    (run,) = prepare([(recipe(), tmp_path / "run")])
+    run.member.names, run.place = ["ce", "infonce", "lm"], 120
+    run.member.totals[:8] = torch.tensor([math.nan, math.nan, math.nan, 3, 120, 96, 64, 96])
+    with pytest.raises(InputError, match="The loss 'infonce' became nan in epoch 1, after 64 of 120 samples"):
+        run.end_epoch(1.0)
 
 
 def test_lost_weights_never_replace_a_good_checkpoint(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from scns.mixup import BetaQuantile, mix, mixed_similarity, mixing_coefficients
     from scns.models import features_of
     from scns.neighbors import NeighborTable
+    from scns.recipe import Recipe
+    from scns.recipes import load_recipe
+    from scns.runs import load_student
     from scns.sampling import (
         AllNegatives,
         ClassNegatives,
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
         UniformNegatives,
     )
     from scns.soft import SoftNegatives
+    from scns.train import fit, fit_packed
     from scns.words import class_embeddings, label_vectors, missing_words
 
 # Where each public name lives. They are imported at first use, so that `scns --help` need not wait for torch.
@@ -36,6 +40,9 @@ _HOME = {
     "mixup": ["BetaQuantile", "mix", "mixed_similarity", "mixing_coefficients"],
     "models": ["features_of"],
     "neighbors": ["NeighborTable"],
+    "recipe": ["Recipe"],
+    "recipes": ["load_recipe"],
+    "runs": ["load_student"],
     "sampling": [
         "AllNegatives",
         "ClassNegatives",
@@ -45,6 +52,7 @@ _HOME = {
         "UniformNegatives",
     ],
     "soft": ["SoftNegatives"],
+    "train": ["fit", "fit_packed"],
     "words": ["class_embeddings", "label_vectors", "missing_words"],
 }
 _MODULES = ["datasets", "functional", "methods", "models", "theory"]

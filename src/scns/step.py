@@ -32,14 +32,15 @@ class Member:
     main: bool = True  # False in a stage: tables are not updated then
     lr: Tensor = field(init=False)
     names: list[str] = field(default_factory=list)
-    totals: Tensor = field(init=False)  # float32 [names]: sums of losses; then correct answers and answers
+    # float32: for n losses, n sums; correct answers; answers; then n counts of the samples with a finite loss
+    totals: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"]
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
 
 
-_MOST_TERMS = 16
+_MOST_TERMS = 32
 
 
 class Step:
@@ -135,9 +136,10 @@ class Step:
         member.names = list(losses)
         labels = batch.labels[: batch.anchors]
         right = (seen.logits[: batch.anchors].argmax(1) == labels).sum()
-        values = [value.detach().float() * batch.anchors for value in losses.values()]
-        values += [right.float(), (labels >= 0).sum().float()]
-        member.totals[: len(values)].add_(torch.stack(values))
+        values = torch.stack([value.detach().float() for value in losses.values()])
+        answers = torch.stack([right, (labels >= 0).sum()]).float()
+        sums = torch.cat([values * batch.anchors, answers, values.isfinite() * float(batch.anchors)])
+        member.totals[: len(sums)].add_(sums)
 
     def _batch(self, index: Tensor, anchors: int) -> Batch:
         dy, dx, flip = self.dy[index], self.dx[index], self.flip[index]

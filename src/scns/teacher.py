@@ -87,5 +87,8 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
     elif not network:
         raise InputError(f"teacher={source} is a file of weights: say which network with teacher_network=wrn-40-2.")
     built = models.build(network, classes)
-    models.load_weights(built, path)
+    try:
+        models.load_weights(built, path)
+    except InputError as error:
+        raise InputError(f"{error} The teacher must be a {network} trained on the same {classes} classes.") from None
     return built

@@ -207,12 +207,14 @@ class Run:
         count, names = self.place, self.member.names  # a method's own order may leave samples out
         totals = self.member.totals.tolist()
         losses = {name: total / count for name, total in zip(names, totals, strict=False)}
-        for name, value in losses.items():
-            if not math.isfinite(value):
-                raise InputError(
-                    f"The loss '{name}' became {value} in epoch {self.epoch + 1}; lower lr or the weight of '{name}'. "
-                    f"The last good checkpoint is in '{self.folder.path}'."
-                )
+        if not math.isfinite(sum(losses.values())):
+            finite = dict(zip(names, totals[len(names) + 2 :], strict=False))
+            first = min(finite, key=lambda name: finite[name])  # it was finite for the fewest samples
+            raise InputError(
+                f"The loss '{first}' became {losses[first]} in epoch {self.epoch + 1}, after "
+                f"{int(finite[first])} of {count} samples; lower lr or the weight of '{first}'. "
+                f"The last good checkpoint is in '{self.folder.path}'."
+            )
         right, answers = totals[len(names)], totals[len(names) + 1]
         self.epoch, self.place = self.epoch + 1, 0
         line: dict[str, Any] = {
