@@ -21,8 +21,9 @@ import torch
 from scns.data import Images
 from scns.models import build
 from scns.recipe import Recipe
+from scns.run import Data, Run, backends, choose_device, placed
 from scns.teacher import Teacher
-from scns.train import Data, Pack, Run, Watch, backends, choose_device, placed
+from scns.train import Pack, Watch
 
 INSTANCE = {
     "method": "infonce",

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from scns import datasets
 from scns.recipe import Recipe
-from scns.train import Run, fit
+from scns.run import Run
+from scns.train import fit
 
 COUNTS = {"train": 12, "test": 6}  # images a class
 EPOCHS, STEPS = 3, 4  # 120 images are three batches of 32 and one of 24

@@ -16,7 +16,8 @@ import torch
 
 from scns import checkpoint, files
 from scns.recipe import from_dict
-from scns.train import Run, Stopped, Watch, fit
+from scns.run import Run
+from scns.train import Stopped, Watch, fit
 
 SIGNALS = {"kill": signal.SIGKILL, "int": signal.SIGINT, "term": signal.SIGTERM}
 

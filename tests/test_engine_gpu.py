@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from scns.recipe import Recipe
-from scns.train import Pack, Run, Stopped, Watch, fit, fit_packed, prepare
+from scns.run import Run
+from scns.train import Pack, Stopped, Watch, fit, fit_packed, prepare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 

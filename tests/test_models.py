@@ -511,7 +511,7 @@ def test_features_of_agrees_with_a_network_of_ours(small: dict[str, Network]) ->
         ({"embedding": "stem"}, lambda own, x: own.stem(x).mean((2, 3))),
         ({"classifier": "middle"}, lambda own, x: own.body(own.relu(own.stem(x))).mean((2, 3))),
     ],
-    ids=str,
+    ids=["pool", "stem", "middle"],
 )
 def test_the_embedding_can_be_named(own: Own, choice: dict, oracle) -> None:  # type: ignore[no-untyped-def]
     images = torch.randn(2, 3, 8, 8)

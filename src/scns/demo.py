@@ -13,9 +13,10 @@ from scns.data import Images
 from scns.gallery import Drawn, write_gallery
 from scns.neighbors import NeighborTable
 from scns.recipes import named
+from scns.run import Run
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
 from scns.teacher import Teacher
-from scns.train import Run, Watch, fit
+from scns.train import Watch, fit
 
 _ANCHORS = 12
 _SHOWN = 8

@@ -11,7 +11,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from scns.train import Run, Watch
+from scns.run import Run
+from scns.train import Watch
 
 _NOT_LOSSES = ("epoch", "lr", "loss", "train", "test", "validation", "seconds", "stage")
 _REDRAW = 0.1  # seconds between updates of the bar: a step on a GPU takes less

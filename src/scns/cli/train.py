@@ -101,7 +101,7 @@ def _tell(out: Path, result: dict[str, Any]) -> None:
 def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None:
     """Measure a run's student on the test images."""
     from scns import runs
-    from scns.train import backends
+    from scns.run import backends
 
     recipe, where, student = _student(run, device)
     images = runs.load_images(recipe, None, root, "test").to(where)
@@ -166,8 +166,8 @@ def _student(run: Path, device: str) -> "tuple[Recipe, torch.device, Student]":
     from dataclasses import replace
 
     from scns.checkpoint import Folder
+    from scns.run import choose_device
     from scns.runs import load_student
-    from scns.train import choose_device
 
     recipe = replace(Folder(run).recipe(), device=device)
     where = choose_device(recipe)

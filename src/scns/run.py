@@ -1,0 +1,296 @@
+"""`Run`: one student of one recipe, with its parts, its folder and its history; and what it is set up from."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scns import datasets, methods, models, words
+from scns.capture import Replay
+from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
+from scns.data import Images, split
+from scns.errors import InputError
+from scns.features import Shapes
+from scns.methods import Method, Setting, Stage
+from scns.recipe import Recipe
+from scns.step import Evaluation, Member, make_optimizer
+from scns.teacher import Teacher
+
+
+@dataclass(frozen=True)
+class Data:
+    """The parts of a data set a recipe uses, on its device."""
+
+    train: Images
+    test: Images
+    validation: Images | None
+
+
+class Run:
+    """One student of one recipe: its parts, its folder, its history."""
+
+    def __init__(self, recipe: Recipe, out: str | Path, data: Data, teacher: Teacher | None) -> None:
+        self.recipe, self.folder, self.data, self.teacher = recipe, Folder(out), data, teacher
+        self.device = data.train.labels.device
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            self.student = placed(models.build(recipe.student, data.train.classes), self.device)
+            torch.manual_seed(recipe.seed + 1_000_003)  # its own stream: students of one seed start alike
+            self.method = self._method().to(self.device)
+        for module in (*self.student.modules(), *self.method.modules()):
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
+                module.num_batches_tracked = None  # a kernel a layer and step that counts what nobody reads
+        self.stages: list[Stage | None] = [*(stage for stage in self.method.stages() if stage.epochs > 0), None]
+        self.stage, self.epoch, self.place = 0, 0, 0  # finished epochs of the stage, and the place in the next
+        self.history: list[dict[str, Any]] = []
+        self.seconds = 0.0
+        self.saved_at, self.save_took = 0.0, 0.0  # seconds of training at the last checkpoint, and of its writing
+        self.result: dict[str, Any] = {}
+        self.network: nn.Module = torch.compile(self.student) if recipe.compile else self.student  # type: ignore[assignment]
+        self.evaluations = {
+            name: Evaluation(self.student, images, chunk=2000 if self.device.type == "cuda" else 250, bf16=self.bf16)
+            for name, images in (("test", data.test), ("validation", data.validation))
+            if images is not None
+        }
+        self.replays = {name: Replay(each, each.state, self.graph) for name, each in self.evaluations.items()}
+        self.member = self._member()
+
+    @property
+    def bf16(self) -> bool:
+        return self.recipe.precision == "bf16"
+
+    @property
+    def graph(self) -> bool:
+        return self.recipe.graph and self.device.type == "cuda"
+
+    @property
+    def epochs(self) -> int:
+        stage = self.stages[self.stage]
+        return self.recipe.epochs if stage is None else min(stage.epochs, self.recipe.epochs)
+
+    def _method(self) -> Method:
+        with torch.no_grad():
+            sample = torch.zeros(2, 3, self.data.train.size, self.data.train.size, device=self.device)
+            self.student.eval()
+            student = Shapes.of(self.student(sample, features=True))
+            teacher = None if self.teacher is None else Shapes.of(self.teacher.see(sample))
+        names, source, images, frozen = self.data.train.names, self.recipe.words, self.data.train, self.teacher
+        setting = Setting(
+            labels=self.data.train.labels,
+            student=student,
+            teacher=teacher if self.recipe.distil else None,
+            embeddings=None if frozen is None else lambda: frozen.embed(images)[1],
+            class_vectors=lambda: words.label_vectors(list(names), source),
+            seed=self.recipe.order_seed,
+        )
+        built = methods.build(self.recipe.method, setting, preset=self.recipe.preset or None, **self.recipe.arguments)
+        wants_maps = "maps" in built.needs or "preacts" in built.needs  # refused, whoever filled the cache
+        if frozen is not None and self.recipe.teacher_mode == "cached" and (frozen.logits is None or wants_maps):
+            frozen.cache(images, built.needs)
+        return built
+
+    def _member(self) -> Member:
+        recipe, stage = self.recipe, self.stages[self.stage]
+        if stage is None:
+            trained = [*self.student.parameters(), *self.method.trained()]
+            losses, rate = self.method.__call__, recipe.learning_rate(1)
+        else:
+            own = [p for module in stage.modules for p in module.parameters()]
+            head = {id(p) for p in getattr(self.student, "head", nn.Identity()).parameters()}
+            features = [p for p in self.student.parameters() if id(p) not in head] if stage.student else []
+            trained, losses = own + features, stage.losses
+            rate = stage.lr or recipe.lr
+        optimizer = make_optimizer(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
+        return Member(self.network, self.method, losses, optimizer, main=stage is None)
+
+    def next_stage(self) -> None:
+        self.stage, self.epoch, self.place = self.stage + 1, 0, 0
+        self.member = self._member()
+
+    def set_rate(self) -> None:
+        stage = self.stages[self.stage]
+        rate = self.recipe.learning_rate(self.epoch + 1) if stage is None else (stage.lr or self.recipe.lr)
+        self.member.lr.fill_(rate)
+
+    def modes(self) -> None:
+        self.student.train()
+        self.method.train()
+
+    # --- state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a resumed run needs."""
+        momentum = {
+            str(i): each["momentum_buffer"] for i, each in enumerate(self.member.optimizer.state.values()) if each
+        }
+        return {
+            **prefixed("student", dict(self.student.state_dict())),
+            **prefixed("method", dict(self.method.state_dict())),
+            **prefixed("momentum", momentum),
+            "totals": self.member.totals,
+        }
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the weights are lost: it would replace a good one."""
+        start = time.perf_counter()
+        for name, value in (*self.student.named_parameters(), *self.method.named_parameters()):
+            if not bool(torch.isfinite(value).all()):
+                raise InputError(
+                    f"The weights '{name}' became infinite or NaN in epoch {max(1, self.epoch + (self.place > 0))}; "
+                    f"lower lr. The last good checkpoint is in '{self.folder.path}'."
+                )
+        progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
+        self.folder.save(self.tensors(), {**progress, "names": self.member.names, "history": self.history})
+        self.folder.log(self.history)
+        self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
+
+    def resume(self) -> bool:
+        """Go on from the folder's checkpoint, if it has one."""
+        found = self.folder.load()
+        if found is None:
+            return False
+        tensors, progress = found
+        self.stage = int(progress["stage"])
+        self.member = self._member()
+        self.epoch, self.place = int(progress["epoch"]), int(progress["place"])
+        self.member.names = list(progress["names"])  # a run stopped after the last step of an epoch has no other source
+        self.seconds, self.history = float(progress["seconds"]), list(progress["history"])
+        put(self.student, without_prefix("student", tensors), self.folder.path)
+        put(self.method, without_prefix("method", tensors), self.folder.path)
+        momentum = without_prefix("momentum", tensors)
+        for i, each in enumerate(self.member.optimizer.state.values()):
+            each["momentum_buffer"].copy_(momentum[str(i)])
+        self.member.totals.copy_(tensors["totals"])
+        return True
+
+    # --- epochs
+
+    def accuracy(self, name: str) -> float:
+        evaluation, replay = self.evaluations[name], self.replays[name]
+        self.student.eval()
+        evaluation.begin()
+        for size in evaluation.sizes():
+            replay(size)
+        self.student.train()
+        return 100 * float(evaluation.right) / len(evaluation.images)
+
+    def end_epoch(self, seconds: float) -> dict[str, Any]:
+        """Read the sums of the epoch, evaluate, and note a line."""
+        count, names = self.place, self.member.names  # a method's own order may leave samples out
+        totals = self.member.totals.tolist()
+        losses = {name: total / count for name, total in zip(names, totals, strict=False)}
+        if not math.isfinite(sum(losses.values())):
+            finite = dict(zip(names, totals[len(names) + 2 :], strict=False))
+            first = min(finite, key=lambda name: finite[name])  # it was finite for the fewest samples
+            raise InputError(
+                f"The loss '{first}' became {losses[first]} in epoch {self.epoch + 1}, after "
+                f"{int(finite[first])} of {count} samples; lower lr or the weight of '{first}'. "
+                f"The last good checkpoint is in '{self.folder.path}'."
+            )
+        right, answers = totals[len(names)], totals[len(names) + 1]
+        self.epoch, self.place = self.epoch + 1, 0
+        line: dict[str, Any] = {
+            "epoch": self.epoch,
+            "lr": float(self.member.lr),
+            **losses,
+            "loss": sum(losses.values()),
+        }
+        stage = self.stages[self.stage]
+        if stage is not None:
+            line["stage"] = stage.name
+        else:
+            line["train"] = 100 * right / max(1.0, answers)
+            if self.epoch % self.recipe.evaluate_every == 0 or self.epoch == self.recipe.epochs:
+                line.update({name: self.accuracy(name) for name in self.evaluations})
+        self.seconds += seconds
+        line["seconds"] = round(self.seconds, 3)
+        self.history.append(line)
+        return line
+
+    def finish(self) -> None:
+        """Write the student and the result."""
+        main = [line for line in self.history if "stage" not in line]
+        last = main[-1]
+        self.result = {
+            "test": last["test"],
+            "seconds": round(self.seconds, 1),
+            "epochs": self.epoch,
+            "seed": self.recipe.seed,
+            "student": self.recipe.student,
+            "method": self.recipe.method,
+            "data": self.recipe.data,
+            **versions(self.device),
+        }
+        judged = [line for line in main if "validation" in line]
+        if judged:
+            best = max(judged, key=lambda line: line["validation"])
+            self.result.update(best_validation=best["validation"], best_epoch=best["epoch"], best_test=best["test"])
+        self.folder.save_model(self.student, self.data.train)
+        self.folder.finish(self.result)
+
+
+def load_data(recipe: Recipe, device: torch.device) -> Data:
+    """The images a recipe trains and is judged on."""
+    options = {"size": recipe.size} if recipe.size else {}
+    train = datasets.load(recipe.data, recipe.root, "train", **options)
+    test = datasets.load(recipe.data, recipe.root, "test", **options)
+    seed = recipe.order_seed
+    validation = None
+    if recipe.validation:
+        train, validation = train.split(recipe.validation, seed)
+    if recipe.subset and recipe.subset < len(train):
+        train = train.split(recipe.subset / len(train), seed)[1]
+    if recipe.labelled:
+        share = recipe.labelled * train.classes / len(train)
+        kept = split(train.labels, share, seed)[1] if share < 1 else torch.arange(len(train))
+        labels = torch.full_like(train.labels, -1)
+        labels[kept] = train.labels[kept]
+        train = replace(train, labels=labels)
+    return Data(train.to(device), test.to(device), None if validation is None else validation.to(device))
+
+
+def choose_device(recipe: Recipe) -> torch.device:
+    if recipe.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda was asked for, but torch sees no CUDA device; use device=cpu.")
+    return torch.device("cuda" if recipe.device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def backends(recipes: list[Recipe]) -> Iterator[None]:
+    """The precision and determinism that the recipes ask for, while they train; they must agree."""
+    first = recipes[0]
+    for key in ("precision", "deterministic"):
+        if len({getattr(recipe, key) for recipe in recipes}) > 1:
+            raise InputError(f"Recipes that train at once must agree on {key}; train them one after another.")
+    if choose_device(first).type == "cpu":
+        if first.precision == "bf16":
+            raise InputError("precision=bf16 is for CUDA devices; on the CPU use precision=fp32.")
+        yield
+        return
+    tf32 = first.precision != "fp32"
+    wanted: tuple[tuple[Any, str, bool], ...] = (
+        (torch.backends.cudnn, "allow_tf32", tf32),
+        (torch.backends.cuda.matmul, "allow_tf32", tf32),
+        (torch.backends.cudnn, "benchmark", not first.deterministic),
+        (torch.backends.cudnn, "deterministic", first.deterministic),
+    )
+    before = [getattr(backend, name) for backend, name, _ in wanted]
+    try:
+        for backend, name, value in wanted:
+            setattr(backend, name, value)
+        yield
+    finally:
+        for (backend, name, _), value in zip(wanted, before, strict=True):
+            setattr(backend, name, value)
+
+
+def placed(network: nn.Module, device: torch.device) -> nn.Module:
+    """The network on its device, its convolutions channels_last as the images are."""
+    network = network.to(device)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
