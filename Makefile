@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/scns demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not gpu" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n 2
 
 test-gpu:
 	PYTHONPATH=src python3 -m pytest -m gpu

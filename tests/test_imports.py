@@ -10,14 +10,28 @@ ROOT = Path(scns.__file__).parent
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
     {"errors", "files", "features", "draws", "plugins"},
-    {"data", "augment", "chances", "checks", "arrays", "collector", "wordfiles", "plots", "gallery", "download"},
+    {
+        "data",
+        "augment",
+        "chances",
+        "checks",
+        "arrays",
+        "collector",
+        "wordfiles",
+        "plots",
+        "gallery",
+        "download",
+        "paper",
+    },
     {"search", "lists", "functional", "mixup", "theory", "words", "memory"},
     {"neighbors", "sampling", "soft", "batches"},
     {"datasets", "models", "methods"},
     {"recipe", "recipes", "preflight", "teacher", "capture", "checkpoint"},
     {"step"},
+    {"run"},
     {"train"},
     {"runs", "export", "watch", "demo", "sweep"},
+    {"tables", "plan", "results", "claims", "report"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

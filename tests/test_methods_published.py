@@ -721,7 +721,7 @@ def test_a_missing_teacher_is_said(name: str) -> None:
         ("crd", {"tau": 0.0}, "tau=0.0 must be above 0"),
         ("crd", {"dim": 0}, "dim=0 must be at least 1"),
         ("crd", {"negatives": 0}, "0 draws were asked for"),
-        ("crd", {"negatives": 145, "distinct": True}, "fewer than 145 samples to draw from; lower negatives"),
+        ("crd", {"negatives": 145, "distinct": True}, "145 distinct draws need 145 candidates, but there are 144"),
         ("crd", {"sampler": "mixed", "distinct": True}, "A mixture draws with repetition"),
         ("crd", {"momentum": 1.5}, "momentum=1.5 must be from 0"),
         ("crd", {"positive": "same"}, "Unknown positive 'same'"),

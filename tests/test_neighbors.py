@@ -67,7 +67,7 @@ def test_does_not_depend_on_row_order(data: tuple[Tensor, Tensor]) -> None:
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     table, shuffled = NeighborTable.build(x, labels, k=30), NeighborTable.build(x[order], labels[order], k=30)
     assert torch.equal(order[shuffled.indices.long()], table.indices.long()[order])
-    assert torch.equal(shuffled.scores, table.scores[order])
+    assert (shuffled.scores.float() - table.scores[order].float()).abs().max() < 5e-4  # the last digit of float16
 
 
 @pytest.mark.parametrize("chunk_rows", [None, 11])

@@ -1,6 +1,10 @@
 """Sweeps: packed, resumable, and one bad run costs no other its result."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +16,7 @@ from safetensors.torch import load_file
 from scns import sweep as sweeping
 from scns.errors import InputError
 from scns.recipe import Recipe
+from scns.results import Line, read
 from scns.sweep import Job, read_jobs, sweep, write_jobs
 from scns.train import fit
 
@@ -102,3 +107,100 @@ def test_command(scns: Callable[..., tuple[int, str, str]], tmp_path: Path, monk
 def test_pack_must_be_positive() -> None:
     with pytest.raises(InputError, match="--pack 0"):
         sweep([], pack=0)
+
+
+# --- the paper's tables
+
+SMALL = (
+    "--epochs",
+    1,
+    "--subset",
+    100,
+    "--set",
+    "data=cifar10-mini",
+    "--set",
+    "student=resnet8",
+    "--set",
+    "device=cpu",
+)
+FOUR = ("sweep", "t1", "--rows", "ce,infonce,class-scns-k2,instance-scns-k100", "--columns", "resnet20", *SMALL)
+BATCH = ("--set", "batch=50", "--set", "checkpoint_every=1", "--pack", 2)
+KILLED = """
+import os, signal, sys
+from scns.cli import main
+from scns.watch import Lines
+left = [int(sys.argv[1])]
+def step(self, run, epoch, done, total):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+Lines.step = step
+main(sys.argv[2:])
+"""
+
+
+def test_a_killed_sweep_of_a_table_goes_on_to_the_same_results(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    def lines(folder: Path) -> list[Line]:
+        return [replace(line, seconds=0) for line in read(folder).lines]
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert scns(*FOUR, *BATCH, "--out", whole)[0] == 0
+    words = [str(word) for word in (5, *FOUR, *BATCH, "--out", cut)]  # of 8 steps
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, *words], env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=90
+    )
+    assert ended.returncode == -signal.SIGKILL
+    done = len(list(cut.rglob("result.json")))
+    assert done == 2
+    code, out, _ = scns(*FOUR, *BATCH, "--out", cut)
+    assert code == 0 and out.count("finished") == done
+    assert lines(cut) == lines(whole) and len(lines(cut)) == 4
+    assert all(line.shrunken and line.printed is None for line in lines(cut))
+    code, _, err = scns(*FOUR, *BATCH, "--set", "lr=0.5", "--out", cut)
+    assert code == 2 and "another recipe: lr" in err
+
+
+def test_a_failing_cell_of_a_table_costs_no_other(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """A batch of 50 is too large for CKA, which wants it all of one class."""
+    small = (*SMALL, "--set", "batch=50")
+    code, out, _ = scns(
+        "sweep", "t3/contrastive-cka-linear/resnet110-resnet20", "t3/kld/resnet110-resnet20", *small, "--out", tmp_path
+    )
+    assert code == 1 and "too few for a batch of 50" in out
+    assert sorted(path.parent.name for path in tmp_path.rglob("result.json")) == ["resnet110-0", "resnet110-resnet20-0"]
+    assert (tmp_path / "t3" / "kld" / "resnet110-resnet20-0" / "result.json").exists()
+
+
+def test_the_plan_of_a_table(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    words = ("sweep", "t3", "--rows", "instance*,kld", "--columns", "resnet110-resnet20", "--out", tmp_path / "t3")
+    code, out, _ = scns(*words, "--seeds", 3, "--pack", 8, "--dry-run", "--set", "device=cpu")
+    assert code == 0 and out.count("to do") == 1 + 6 * 3 + 1  # the teacher, the students, the sum
+    assert out.index("teacher/resnet110-0") < out.index("kld/resnet110-resnet20-0") and "t3/t3" not in out
+    assert "19 runs, 19 to do; unknown on this CPU; about 2.4 hours on one H200" in out.replace("\n", " ")
+    assert not (tmp_path / "t3").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("t4",), "Unknown table 't4'"),
+        (("t33",), "did you mean t3"),
+        (("minice",), "Unknown recipe or table 'minice'; did you mean mini-ce"),
+        (("t3", "--rows", "instanse*"), "row of t3 'instanse*'; did you mean instance"),
+        (("t3", "--columns", "resnet110-resnet21"), "did you mean resnet110-resnet20"),
+        (("t3/kdl/resnet110-resnet20",), "row of t3 'kdl'; did you mean kld"),
+        (("t3", "--pack", 0), "--pack 0"),
+        (("t3", "--seeds", 0), "--seeds 0"),
+        (("t3", "--epochs", 0), "--epochs 0"),
+        (("mini-ce", "--rows", "kld"), "belong to a table"),
+        (("t3", "--rows", "kld", "--weights", "nowhere"), "t3/kld/resnet110-resnet20"),
+        (("t3", "--set", "batches=3"), "recipe key 'batches'"),
+    ],
+)
+def test_bad_words_of_a_table(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path, words: tuple, message: str
+) -> None:
+    code, _, err = scns("sweep", *words, "--out", tmp_path / "runs")
+    assert code == 2 and message in err and not (tmp_path / "runs").exists()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scns import draws, search
 from scns.errors import InputError
-from scns.search import CPU_SCORES, Corpus, Found, Progress, by_score_then_index, empty, put, ranked, take
+from scns.search import CPU_SCORES, Corpus, Found, Progress, empty, in_exact_order, put, ranked, take
 
 _CHECKED = 256  # rows on which the recall is measured
 
@@ -86,8 +86,9 @@ def by_classes(
         own = (class_of == c).nonzero()[:, 0]
         chunk = max(1, CPU_SCORES // len(columns))
         for some in own.split(chunk):
-            scores = torch.mm(take(data.unit, rows[some]), data.unit[columns].T)
-            values, indices = ranked(scores, min(k, len(columns)), data.order[columns])
+            own_rows, others = take(data.unit, rows[some]), data.unit[columns]
+            scores = torch.mm(own_rows, others.T)
+            values, indices = ranked(scores, min(k, len(columns)), own_rows, others, data.order[columns])
             put(result, some, values, indices)
         if progress:
             progress(done, classes)
@@ -117,7 +118,10 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
             groups = data.groups.cpu()
             banned |= groups[columns.clamp(min=0)] == groups[places[some], None]
         values = values.masked_fill(banned, -torch.inf)
-        values, indices = by_score_then_index(values, data.order.cpu()[columns.clamp(min=0)])
+        values, by_score = values.sort(dim=1, descending=True, stable=True)
+        chosen = columns.clamp(min=0).gather(1, by_score)
+        rows_here = torch.from_numpy(unit[places[some].numpy()])
+        values, indices = in_exact_order(values, chosen, rows_here, torch.from_numpy(unit), data.order.cpu())
         put(result, some, values[:, :k], indices[:, :k])
         if progress:
             progress(int(some[-1]) + 1, len(rows))

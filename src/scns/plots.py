@@ -14,8 +14,8 @@ from scns.files import atomic
 
 ENDINGS = ("png", "pdf", "svg")
 # Okabe and Ito's colours, told apart by colour-blind readers; the line styles repeat the difference for print.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-_STYLES = ("-", "--", "-.", ":")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+STYLES = ("-", "--", "-.", ":")
 _CELL = 0.27  # inches a class takes in a heat-map: a 9-point label fits
 
 
@@ -26,10 +26,10 @@ def coverage_curves(
 
     `marks` draws a thin vertical line at a number of draws and writes its label beside it.
     """
-    figure = _figure(7.2, 4.4)
+    figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
     for i, (label, (draws, shares)) in enumerate(curves.items()):
-        axes.plot(draws, shares, _STYLES[i % 4], color=_COLOURS[i % 6], linewidth=2.2, label=label)
+        axes.plot(draws, shares, STYLES[i % 4], color=COLOURS[i % 6], linewidth=2.2, label=label)
     for label, draws_then in (marks or {}).items():
         axes.axvline(draws_then, color="0.55", linewidth=0.8, zorder=0)
         axes.annotate(label, (draws_then, 0.5), xytext=(3, 0), textcoords="offset points", color="0.35", fontsize=8)
@@ -49,7 +49,7 @@ def class_heatmap(
 ) -> Figure:
     """Two panels over the same classes: cosine of the label vectors, and the probability to draw a column for a row."""
     side = _CELL * len(names)
-    figure = _figure(2 * side + 5.2, side + 2.6)
+    figure = new_figure(2 * side + 5.2, side + 2.6)
     left, right = figure.subplots(1, 2)
     drawn = np.where(np.eye(len(names), dtype=bool), np.nan, probability)
     panels = ((left, cosine, title, min(0.0, float(cosine.min())), 1.0), (right, drawn, drawn_title, 0.0, None))
@@ -82,7 +82,7 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(part, format=ending, dpi=150)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

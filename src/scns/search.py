@@ -17,6 +17,8 @@ Progress = Callable[[int, int], None] | None
 
 CPU_SCORES = 1 << 24  # scores held at a time: 64 MB of float32, small enough to stay in a large cache
 _GPU_SCORES = 1 << 30  # 4 GB, or an eighth of the free memory where that is less
+_NEAR = 2.0**-20  # scores that float32 products may not tell apart: their error is about a tenth of this
+_SPARE = 16  # columns fetched beyond k, to see ties at the edge
 _GATHER = 1 << 28  # floats gathered at a time when candidates are scored again: 1 GB
 
 
@@ -118,7 +120,7 @@ class _Direct:
         return torch.mm(take(self.data.unit, block), self.data.unit.T, out=self.scores[: len(block)])
 
     def rank(self, scores: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-        return ranked(scores, self.k, self.data.order)
+        return ranked(scores, self.k, take(self.data.unit, block), self.data.unit, self.data.order)
 
 
 class _Approximate:
@@ -159,27 +161,54 @@ class _Approximate:
             again = unproven.nonzero()[:, 0]
             full = _float32_product(take(data.unit, block[again]), data.unit)
             _exclude(data, full, block[again])
-            values[again], indices[again] = ranked(full, self.k, data.order)
+            values[again], indices[again] = ranked(full, self.k, take(data.unit, block[again]), data.unit, data.order)
         return values, indices
 
 
-def ranked(scores: Tensor, k: int, order: Tensor) -> tuple[Tensor, Tensor]:
-    """(values, the caller's row numbers) of the k best columns, ties to the smaller row number."""
-    values, columns = _sorted_best(scores, min(k + 1, scores.shape[1]))
-    indices = order[columns]
-    if values.shape[1] > k:
-        cut = (values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)
-        values, indices = values[:, :k], indices[:, :k]
-        if bool(cut.any()):  # a tie across the edge: topk may have kept the wrong ones
-            rows = cut.nonzero()[:, 0]
-            whole, by_row = scores[rows], order.argsort()
-            best = whole[:, by_row].sort(dim=1, descending=True, stable=True)
-            values[rows], indices[rows] = best.values[:, :k], order[by_row][best.indices[:, :k]]
-    tied = (values[:, 1:] == values[:, :-1]).any(1)
-    if bool(tied.any()):
-        rows = tied.nonzero()[:, 0]
-        values[rows], indices[rows] = by_score_then_index(values[rows], indices[rows])
+def ranked(scores: Tensor, k: int, rows: Tensor, columns: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    """(values, the caller's row numbers) of the k best columns, ties to the smaller row number.
+
+    `scores` [r, c] are products of the unit vectors `rows` [r, dim] and `columns` [c, dim] and -inf where excluded. The
+    last digits of a float32 product depend on how it was cut into blocks, so columns with nearly the same score are
+    put in order by their float64 products: the result is the same for any chunk and any order of rows.
+    """
+    values, chosen = _sorted_best(scores, min(k + _SPARE, scores.shape[1]))
+    last = values[:, -1].clone()
+    values, indices = in_exact_order(values, chosen, rows, columns, order)
+    if values.shape[1] < scores.shape[1]:
+        open_end = (values[:, k - 1] - last <= 2 * _NEAR) & (last > -torch.inf)
+        for number in open_end.nonzero()[:, 0].tolist():  # more ties than were fetched: settle the whole row
+            every = torch.arange(len(order), device=order.device)
+            whole = _float64_products(rows, columns, torch.full_like(order, number), every)
+            whole = torch.where(scores[number].isneginf(), -torch.inf, whole)
+            best, found = by_score_then_index(whole[None], order[None])
+            values[number, :k], indices[number, :k] = best[0, :k].float(), found[0, :k]
+    return values[:, :k], indices[:, :k]
+
+
+def in_exact_order(
+    values: Tensor, chosen: Tensor, rows: Tensor, columns: Tensor, order: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(values, the caller's row numbers), best first, of the columns `chosen` [r, m] with falling scores `values`."""
+    indices = order[chosen]
+    close = (values[:, :-1] - values[:, 1:] <= _NEAR) & (values[:, 1:] > -torch.inf)
+    tied = close.any(1).nonzero()[:, 0]
+    if len(tied):
+        pad = torch.nn.functional.pad
+        row, place = (pad(close, (0, 1)) | pad(close, (1, 0)))[tied].nonzero().unbind(1)
+        exact = values[tied].double()
+        exact[row, place] = _float64_products(rows, columns, tied[row], chosen[tied][row, place])
+        exact, indices[tied] = by_score_then_index(exact, indices[tied])
+        values[tied] = exact.float()
     return values, indices
+
+
+def _float64_products(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Products of pairs of rows and columns, summed in float64 and rounded to 2^-40, where equal sums are equal."""
+    step = max(1, (1 << 22) // rows.shape[1])
+    pairs = zip(row.split(step), column.split(step), strict=True)
+    sums = torch.cat([(rows[r].double() * columns[c].double()).sum(1) for r, c in pairs])
+    return (sums * 2.0**40).round() * 2.0**-40
 
 
 def _sorted_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

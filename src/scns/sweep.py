@@ -16,7 +16,7 @@ from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.files import atomic
 from scns.recipe import Recipe, from_dict
-from scns.train import Watch, fit_packed
+from scns.train import Stopped, Watch, fit_packed
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,8 @@ def _run(batch: list[Job], say: Callable[[str], None], watch: Watch | None) -> l
     try:
         runs = fit_packed([(job.recipe, job.out) for job in batch], watch=watch)
         return [Outcome(job, run.result) for job, run in zip(batch, runs, strict=True)]
+    except Stopped:
+        raise
     except torch.OutOfMemoryError:
         if len(batch) == 1:
             return [Outcome(batch[0], None, "one run alone does not fit the device's memory; lower batch")]
@@ -163,6 +165,8 @@ def _run(batch: list[Job], say: Callable[[str], None], watch: Watch | None) -> l
 def _once_more(job: Job, watch: Watch | None) -> Outcome:
     try:
         return Outcome(job, fit_packed([(job.recipe, job.out)], watch=watch)[0].result)
+    except Stopped:
+        raise
     except Exception as error:
         if Folder(job.out).path.is_dir():
             with atomic(Path(job.out) / "error.txt") as temporary:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scns import __version__
-from scns.cli import data, demo, methods, models, neighbors, runs, screen, sweep, theory, train, words
+from scns.cli import data, demo, figures, methods, models, neighbors, results, runs, screen, sweep, theory, train, words
 from scns.errors import InputError
 
 app = typer.Typer(
@@ -41,10 +41,12 @@ app.add_typer(theory.app, name="theory")
 app.add_typer(methods.app, name="methods")
 app.add_typer(data.app, name="data")
 app.command("models")(models.table)
+app.command("figures")(figures.figures)
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
 app.command("recipes")(runs.recipes)
 app.command("runs")(runs.runs)
+app.command("results")(results.results)
 app.command("eval")(train.evaluate)
 app.command("embed")(train.embed)
 app.command("export")(train.export)

@@ -1,72 +1,154 @@
-"""`scns sweep`: many runs at once."""
+"""`scns sweep`: many runs at once, of recipes or of the paper's tables."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scns.cli import screen
-from scns.errors import InputError
+from scns.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from scns.sweep import Job, Outcome
+    from scns.tables import Cell
+
+_TABLE = re.compile(r"(t\d+)(?:/([^/]+)/([^/]+))?")  # a table, or a cell of it
 
 
 def sweep(
-    recipes: Annotated[list[str], typer.Argument(help="Names (see `scns recipes`) or .toml and .json files.")],
+    recipes: Annotated[
+        list[str],
+        typer.Argument(help="Names (see `scns recipes`), .toml and .json files, or tables of the paper: t1, t2, t3."),
+    ],
     out: Annotated[Path, typer.Option(help="The folder for all runs.")] = Path("runs"),
+    rows: Annotated[str, typer.Option(help="Of a table: patterns such as 'instance*,kld'; all printed ones.")] = "",
+    columns: Annotated[str, typer.Option(help="Of a table: patterns such as 'resnet110-*'; all printed ones.")] = "",
     seeds: Annotated[int, typer.Option(help="Runs of each recipe, with seeds 0, 1, 2, ...")] = 1,
     pack: Annotated[int, typer.Option(help="Runs at once on one device.")] = 8,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every recipe.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; the same as --set epochs=N.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; a table's learning rate drops move with them.")] = None,
     subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
     same_batches: Annotated[
         bool, typer.Option(help="All seeds see the same batches: they share one teacher pass and compare pairwise.")
     ] = True,
+    weights: Annotated[
+        Path | None, typer.Option(help="Of t2: folder with NETWORK.safetensors of teachers for its 200 classes.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would run.")] = False,
 ) -> None:
-    """Run several recipes and seeds, packed on one device; started again, it goes on where it stopped."""
-    from scns import preflight
-    from scns.recipes import load_recipe
-    from scns.sweep import Job, finished
+    """Run several recipes and seeds, packed on one device; started again, it goes on where it stopped.
+
+    A table of the paper is its cells and, first, their teachers: scns sweep t3 --rows 'instance*,kld' --columns
+    resnet110-resnet20 --seeds 3. Cells have names too: scns sweep t3/kld/resnet110-resnet20
+    """
+    from scns.plan import check_folders, plan
     from scns.sweep import sweep as run
+    from scns.train import Stopped
     from scns.watch import watching
 
     if seeds < 1 or pack < 1:
         raise InputError(f"--seeds {seeds} and --pack {pack} must be at least 1.")
-    jobs = []
+    if epochs is not None and epochs < 1:
+        raise InputError(f"--epochs {epochs} must be at least 1.")
+    cells = [cell for name in recipes if _TABLE.fullmatch(name) for cell in _cells(name, rows, columns, weights)]
+    if (rows or columns or weights) and not cells:
+        raise InputError("--rows, --columns and --weights belong to a table; name t1, t2 or t3.")
+    jobs = plan(
+        cells, out, seeds=seeds, settings=settings or [], epochs=epochs, subset=subset, same_batches=same_batches
+    )
     for name in recipes:
-        base = load_recipe(name).with_settings(settings or [])
-        base = replace(base, epochs=epochs or base.epochs, subset=base.subset if subset is None else subset)
-        for seed in range(seeds):
-            recipe = replace(base, seed=seed, data_seed=0 if same_batches else -1)
-            preflight.check(recipe)
-            jobs.append(Job(recipe, out / f"{Path(name).stem}-{seed}"))
+        if not _TABLE.fullmatch(name):
+            jobs += _jobs(name, out, seeds, settings or [], epochs, subset, same_batches)
+    check_folders(jobs)
+    _show_plan(jobs, pack, bool(cells))
+    if dry_run:
+        return
+    try:
+        with watching(screen.err, sys.stderr.isatty(), False) as watch:
+            outcomes = run(jobs, pack=pack, say=lambda line: screen.err.print(line, markup=False), watch=watch)
+    except Stopped as stopped:
+        screen.err.print(str(stopped), markup=False, soft_wrap=True)
+        raise typer.Exit(stopped.code) from None
+    _show_outcomes(outcomes)
+    if cells:
+        screen.out.print(f"Averages over seeds, beside the paper's: scns results {out}", style="dim")
+    if any(outcome.result is None for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _cells(name: str, rows: str, columns: str, weights: Path | None) -> "list[Cell]":
+    """The cells of a table that the options select, or of a name such as t3/kld/resnet110-*."""
+    from scns import tables
+
+    table, row, column = _TABLE.fullmatch(name).groups()  # type: ignore[union-attr]
+    cells = tables.select(table, row or rows, column or columns)
+    if not cells:
+        raise InputError(f"No cell of {table} has both --rows {row or rows} and --columns {column or columns}.")
+    if weights is not None:
+        cells = [tables.pretrained(cell, weights) if cell.teacher else cell for cell in cells]
+    return cells
+
+
+def _jobs(
+    name: str, out: Path, seeds: int, settings: list[str], epochs: int | None, subset: int | None, same_batches: bool
+) -> "list[Job]":
+    """The runs of a recipe that is no table's."""
+    from scns import preflight, tables
+    from scns import recipes as named
+    from scns.sweep import Job
+
+    if "/" not in name and not name.endswith((".toml", ".json")) and name not in named.names():
+        raise unknown("recipe or table", name, [*named.names(), *tables.TABLES])
+    base = named.load_recipe(name).with_settings(settings)
+    base = replace(base, epochs=epochs or base.epochs, subset=base.subset if subset is None else subset)
+    jobs = []
+    for seed in range(seeds):
+        recipe = replace(base, seed=seed, data_seed=0 if same_batches else -1)
+        preflight.check(recipe)
+        jobs.append(Job(recipe, out / f"{Path(name).stem}-{seed}"))
+    return jobs
+
+
+def _show_plan(jobs: "list[Job]", pack: int, estimated: bool) -> None:
+    from scns.plan import hours
+    from scns.sweep import finished
+    from scns.train import choose_device
+
+    done = {job.out for job in jobs if finished(job.out)}
     rows: list[list[object]] = [
         [
             job.out,
             job.recipe.student,
             job.recipe.method,
             job.recipe.epochs,
-            "finished" if finished(job.out) else "to do",
+            "finished" if job.out in done else "to do",
         ]
         for job in jobs
     ]
     screen.table("", {"run": "left", "student": "left", "method": "left", "epochs": "right", "state": "left"}, rows)
-    if dry_run:
+    if not estimated:
         return
-    with watching(screen.err, sys.stderr.isatty(), False) as watch:
-        outcomes = run(jobs, pack=pack, say=lambda line: screen.err.print(line, markup=False), watch=watch)
-    screen.table(
-        "",
-        {"run": "left", "test %": "right", "s": "right", "": "left"},
-        [
-            [o.job.out, f"{o.result['test']:.2f}", f"{o.result['seconds']:,}", ""]
-            if o.result
-            else [o.job.out, "", "", o.error]
-            for o in outcomes
-        ],
-    )
-    if any(outcome.result is None for outcome in outcomes):
-        raise typer.Exit(1)
+    left = f"{len(jobs)} runs, {len(jobs) - len(done)} to do"
+    time = hours(jobs, pack, done)
+    if time is None:
+        screen.out.print(f"{left}; how long is not known for this data.")
+        return
+    shown = f"about {time:,.1f} hours" if time >= 0.1 else f"about {60 * time:.0f} min" if time > 1 / 60 else "seconds"
+    here = "unknown on this CPU; " if any(choose_device(job.recipe).type == "cpu" for job in jobs) else ""
+    screen.out.print(f"{left}; {here}{shown} on one H200, packed by {pack} (scaled by MFLOPs, give or take 2x).")
+
+
+def _show_outcomes(outcomes: "list[Outcome]") -> None:
+    rows: list[list[object]] = [
+        [o.job.out, f"{o.result['test']:.2f}", f"{o.result['seconds']:,}"] if o.result else [o.job.out, "failed", ""]
+        for o in outcomes
+    ]
+    screen.table("", {"run": "left", "test %": "right", "s": "right"}, rows)
+    for outcome in outcomes:
+        if outcome.result is None:
+            screen.out.print(f"{outcome.job.out} failed: {outcome.error}", markup=False, soft_wrap=True)

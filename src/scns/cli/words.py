@@ -57,7 +57,7 @@ def heatmap(
     names = _names(name, root)
     vectors = _vectors(names, source, on_missing)
     cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors, scale)
-    pages = _pages(name, names, cosine, classes, every)
+    pages = pages_of(name, names, cosine, classes, every)
     for number, rows in enumerate(pages, 1):
         path = out if len(pages) == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
         figure = plots.class_heatmap(
@@ -123,7 +123,7 @@ def _vectors(names: tuple[str, ...], source: str, on_missing: str) -> "Tensor":
     return vectors
 
 
-def _pages(name: str, names: tuple[str, ...], cosine: "Tensor", classes: str | None, every: bool) -> list[list[int]]:
+def pages_of(name: str, names: tuple[str, ...], cosine: "Tensor", classes: str | None, every: bool) -> list[list[int]]:
     """The classes of each figure."""
     from scns.errors import unknown
 

@@ -1,0 +1,262 @@
+"""Paired differences of runs with the same seeds, and which of the paper's claims they bear out.
+
+A difference is taken between two runs that share table, scale, column and seed; its 95 % interval is Student's t over
+such pairs. Intervals are not corrected for there being several.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from statistics import mean, stdev
+
+import torch
+
+from scns import models
+from scns.results import Entry, Results, history
+
+# Student's t, 97.5 %, for 1, 2, ... 30 degrees of freedom.
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_NORMAL = 1.959964  # the same for infinitely many
+_TRAILING, _WITHIN = 5, 0.2  # epochs averaged, and points below the best average that count as converged
+_BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
+
+_OF_THE_METHOD = ("method", "preset", "arguments", "distil", "teacher", "teacher_mode", "data_seed", "root", "device")
+
+Key = tuple[object, ...]
+Values = dict[Key, float]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of paired differences and its 95 % interval; one pair has no interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval is on one side of zero, else 0."""
+        return (self.low > 0) - (self.high < 0)
+
+    def __str__(self) -> str:
+        if self.n < 2:
+            return f"{self.mean:+.2f} (one pair, no interval)"
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}], {self.n} pairs"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper and what the runs say: "holds", "fails" or "undecided".
+
+    `shrunken`: from runs that are smaller than the paper's, or changed otherwise.
+    """
+
+    letter: str
+    text: str
+    verdict: str
+    evidence: str
+    shrunken: bool = False
+
+
+def quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, tabled up to 30; beyond, z + (z^3 + z) / 4f + (5z^5 + 16z^3 + 3z) / 96f^2."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = _NORMAL
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def paired(one: Values, other: Values) -> Difference | None:
+    """one - other over the keys that both have; None without any."""
+    found = [one[key] - other[key] for key in one if key in other]
+    return interval(found) if found else None
+
+
+def interval(values: list[float]) -> Difference:
+    """mean +- t * s / sqrt(n)."""
+    middle = mean(values)
+    if len(values) < 2:
+        return Difference(middle, -math.inf, math.inf, 1)
+    half = quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return Difference(middle, middle - half, middle + half, len(values))
+
+
+def claims(results: Results) -> list[Claim]:
+    """The paper's six claims, (a) to (f), judged by the runs of its tables: full ones, or else shrunken ones."""
+    runs = [entry for entry in results.entries if entry.cell is not None]
+    full = [entry for entry in runs if not entry.changed]
+    judges = (
+        ("a", "instance-level negatives converge no later than class-level, these no later than uniform", _converge),
+        ("b", "InfoNCE + LM is at least as good as InfoNCE-LM", _beside),
+        ("c", "the best k lies inside the range", _interior),
+        ("d", "LM with SCNS beats either alone", _combined),
+        ("e", "KLD is a strong baseline", _baseline),
+        ("f", "a larger teacher does not always help", _larger),
+    )
+    found = []
+    for letter, text, judge in judges:
+        verdict, evidence = judge(full)
+        changed = not evidence
+        if changed:
+            verdict, evidence = judge(runs)
+        found.append(Claim(letter, text, verdict, evidence or "no runs to compare", changed and bool(evidence)))
+    return found
+
+
+def values(entries: Iterable[Entry], chosen: Callable[[str], bool], *, by_value: bool = False) -> Values:
+    """Test accuracies of the rows that are chosen, by what pairs share; `by_value`: beta or k too."""
+    return {_key(each, by_value): each.test for each in entries if each.cell and chosen(each.cell.row.slug)}
+
+
+def epochs_to_converge(accuracies: list[float]) -> int | None:
+    """The first epoch whose trailing mean over 5 is within 0.2 points of the largest; None for shorter runs."""
+    if len(accuracies) < _TRAILING:
+        return None
+    means = [mean(accuracies[i : i + _TRAILING]) for i in range(len(accuracies) - _TRAILING + 1)]
+    return next(i for i, value in enumerate(means) if value >= max(means) - _WITHIN) + _TRAILING
+
+
+def _key(entry: Entry, by_value: bool = False) -> Key:
+    assert entry.cell is not None
+    recipe, cell = entry.recipe, entry.cell
+    scale = json.dumps({key: value for key, value in recipe.as_dict().items() if key not in _OF_THE_METHOD})
+    return cell.table, cell.column.slug, recipe.order_seed, scale, cell.row.value if by_value else None
+
+
+def _verdict(differences: list[tuple[str, Difference | None]]) -> tuple[str, str]:
+    """All above zero: holds; one below: fails; else undecided. And the numbers."""
+    there = [(name, each) for name, each in differences if each is not None]
+    evidence = "; ".join(f"{name} {each}" for name, each in there)
+    signs = [each.sign for _, each in there]
+    if -1 in signs:
+        return "fails", evidence
+    if len(there) < len(differences) or not there or 0 in signs:
+        return "undecided", evidence
+    return "holds", evidence
+
+
+def _converge(entries: list[Entry]) -> tuple[str, str]:
+    several: dict[str, dict[Key, list[float]]] = {"infonce": {}, "class": {}, "instance": {}}
+    for each in entries:
+        level = each.cell.row.slug.split("-scns")[0] if each.cell else ""
+        epochs = epochs_to_converge(history(each.path)) if level in several else None
+        if epochs is not None:
+            several[level].setdefault(_key(each), []).append(epochs)
+    speed = {level: {key: mean(all_k) for key, all_k in found.items()} for level, found in several.items()}
+    return _verdict(
+        [
+            ("epochs, class - instance", paired(speed["class"], speed["instance"])),
+            ("uniform - class", paired(speed["infonce"], speed["class"])),
+        ]
+    )
+
+
+def _beside(entries: list[Entry]) -> tuple[str, str]:
+    beside = values(entries, lambda slug: slug.startswith("infonce+lm-b"), by_value=True)
+    alone = values(entries, lambda slug: slug.startswith("infonce-lm-b"), by_value=True)
+    return _verdict([("points", paired(beside, alone))])
+
+
+def _interior(entries: list[Entry]) -> tuple[str, str]:
+    """Holds where some inner k is above both ends, fails where an end is above every inner k."""
+    verdicts, told = [], []
+    for table in ("t1", "t3"):
+        for level in ("class", "instance"):
+            rows = {
+                each.cell.row.slug: each.cell.row.arguments["k"]
+                for each in entries
+                if each.cell and each.cell.table == table and each.cell.row.slug.startswith(f"{level}-scns-k")
+            }
+            ordered = sorted(rows, key=lambda slug: rows[slug])
+            if len(ordered) < 3:
+                continue
+            accuracy = {slug: _of(entries, table, slug) for slug in ordered}
+            verdict, best = _peak(ordered, accuracy)
+            verdicts.append(verdict)
+            told.append(f"{table} {level}: {best}")
+    if not verdicts:
+        return "undecided", ""
+    decided = set(verdicts)
+    return (verdicts[0] if len(decided) == 1 else "fails" if "fails" in decided else "undecided"), "; ".join(told)
+
+
+def _peak(ordered: list[str], accuracy: dict[str, Values]) -> tuple[str, str]:
+    ends, inner = (ordered[0], ordered[-1]), ordered[1:-1]
+    against = {slug: [paired(accuracy[slug], accuracy[end]) for end in ends] for slug in inner}
+    signs = {slug: [each.sign if each else 0 for each in found] for slug, found in against.items()}
+    best = max(ordered, key=lambda slug: mean(accuracy[slug].values()))
+    told = f"best {best}"
+    if any(found == [1, 1] for found in signs.values()):
+        return "holds", told
+    if any(all(found[end] == -1 for found in signs.values()) for end in (0, 1)):
+        return "fails", told
+    return "undecided", told
+
+
+def _combined(entries: list[Entry]) -> tuple[str, str]:
+    found: list[tuple[str, Difference | None]] = []
+    for level, alone in (
+        ("class", ("class-scns", "class-scns-k20")),
+        ("instance", ("instance-scns", "instance-scns-k50")),
+    ):
+        both = values(entries, lambda slug, level=level: slug == f"infonce-lm-{level}-scns")  # type: ignore[misc]
+        if both:
+            scns = values(entries, lambda slug, alone=alone: slug in alone)  # type: ignore[misc]
+            mixed = values(entries, lambda slug: slug in ("infonce-lm", "infonce-lm-b0.5"))
+            found += [(f"over {level}-SCNS", paired(both, scns)), ("over InfoNCE-LM", paired(both, mixed))]
+    return _verdict(found)
+
+
+def _baseline(entries: list[Entry]) -> tuple[str, str]:
+    """KLD over each published method, and over the best other on the widest student, where the paper has +2.35."""
+    kld = values(entries, lambda slug: slug == "kld")
+    others = [(name, values(entries, lambda slug, name=name: slug == name)) for name in _BASELINES]  # type: ignore[misc]
+    found = [(f"over {name}", paired(kld, other)) for name, other in others if other]
+    best: Values = {}
+    for each in entries:
+        if (
+            each.cell
+            and each.cell.column.student == "resnet32x4"
+            and each.cell.row.slug not in ("kld", "ce", "teacher")
+        ):
+            best[_key(each)] = max(best.get(_key(each), 0.0), each.test)
+    return _verdict(found + ([("on resnet32x4 over the best", paired(kld, best))] if best else []))
+
+
+def _larger(entries: list[Entry]) -> tuple[str, str]:
+    """Holds where for some student the larger of two teachers is worse, fails where it is better for all."""
+    sides: dict[tuple[str, str], dict[str, Values]] = {}
+    for each in entries:
+        if each.cell is None or not each.cell.teacher or each.cell.table == "t1":
+            continue
+        key = (*(part for i, part in enumerate(_key(each)) if i != 1), each.cell.row.slug)  # all but the column
+        taught = sides.setdefault((each.cell.table, each.recipe.student), {})
+        taught.setdefault(each.cell.column.teacher, {})[key] = each.test
+    told, signs = [], []
+    for (table, student), teachers in sides.items():
+        ordered = sorted(teachers, key=_size)
+        for small, large in pairwise(ordered):
+            difference = paired(teachers[large], teachers[small])
+            if difference is not None:
+                signs.append(difference.sign)
+                told.append(f"{table} {student}: {large} over {small} {difference}")
+    verdict = "holds" if -1 in signs else "fails" if signs and all(sign == 1 for sign in signs) else "undecided"
+    return verdict, "; ".join(told)
+
+
+def _of(entries: list[Entry], table: str, slug: str) -> Values:
+    return values([each for each in entries if each.cell and each.cell.table == table], lambda name: name == slug)
+
+
+@cache
+def _size(network: str) -> int:
+    with torch.device("meta"):
+        return models.parameters(models.build(network, 100))

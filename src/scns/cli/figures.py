@@ -1,0 +1,120 @@
+"""`scns figures`: the paper's figures, from its printed numbers or from runs."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scns.cli import screen
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NAMES = ("classes", "cifar100", "tiny-imagenet", "beta-k", "convergence", "boxes", "sphere")
+_SOURCES = ("paper", "runs", "both")
+
+
+def figures(
+    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    source: Annotated[
+        str, typer.Option(help="'paper' (its printed numbers), 'runs' (convergence curves of --runs), or 'both'.")
+    ] = "paper",
+    runs: Annotated[Path | None, typer.Option(help="A folder with run folders, for --source runs and both.")] = None,
+    formats: Annotated[str, typer.Option("--format", help="png, svg or pdf, separated by commas.")] = "png,svg",
+    only: Annotated[str | None, typer.Option(help=f"Some of them, separated by commas: {', '.join(_NAMES)}.")] = None,
+) -> None:
+    """Draw the paper's seven figures."""
+    from scns import plots
+
+    endings, wanted = _listed(formats), _listed(only) if only else list(_NAMES)
+    _check(out, source, runs, endings, wanted)
+    drawn: dict[str, Callable[[], Figure]] = {}
+    if source != "runs":
+        drawn |= _of_the_paper(wanted)
+    if source != "paper" and runs is not None and "convergence" in wanted:
+        drawn |= _of_runs(runs)
+    for name, draw in drawn.items():
+        figure = draw()
+        for ending in endings:
+            plots.save(figure, out / f"{name}.{ending}")
+        screen.out.print(f"{name}: {', '.join(str(out / f'{name}.{ending}') for ending in endings)}", markup=False)
+
+
+def _listed(words: str) -> list[str]:
+    return list(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+
+
+def _check(out: Path, source: str, runs: Path | None, endings: list[str], wanted: list[str]) -> None:
+    """Everything that can be wrong is said before the first figure is drawn."""
+    from scns.errors import InputError, unknown
+    from scns.plots import ENDINGS
+
+    if source not in _SOURCES:
+        raise unknown("source", source, _SOURCES)
+    for kind, names, known in (("format", endings, ENDINGS), ("figure", wanted, _NAMES)):
+        if not names:
+            raise InputError(f"No {kind} is named; known: {', '.join(known)}.")
+        for name in names:
+            if name not in known:
+                raise unknown(kind, name, known)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out is '{out}', which is a file; give a folder.")
+    if (source == "paper") != (runs is None):
+        needed = "needs --runs, a folder with run folders" if runs is None else "does not read --runs; leave it out"
+        raise InputError(f"--source {source} {needed}.")
+    if source == "runs" and "convergence" not in wanted:
+        raise InputError(f"From runs only 'convergence' is drawn, not {', '.join(wanted)}; use --source paper.")
+
+
+def _of_the_paper(wanted: list[str]) -> "dict[str, Callable[[], Figure]]":
+    """File name -> how to draw it."""
+    from scns.report import figures, sphere
+
+    drawn: dict[str, dict[str, Callable[[], Figure]]] = {
+        "classes": _classes() if "classes" in wanted else {},
+        "beta-k": {"beta-k": figures.beta_and_k},
+        "convergence": {"convergence": figures.convergence_bars},
+        "boxes": {"boxes": figures.paper_box_plots},
+        "sphere": {"sphere": sphere.sphere},
+    }
+    for name, table in (("cifar100", "t3"), ("tiny-imagenet", "t2")):
+        drawn[name] = {
+            f"accuracy-{name}": partial(figures.paper_heatmap, table, normalised=False),
+            f"accuracy-{name}-normalised": partial(figures.paper_heatmap, table, normalised=True),
+        }
+    return {file: draw for name in _NAMES if name in wanted for file, draw in drawn[name].items()}
+
+
+def _classes() -> "dict[str, Callable[[], Figure]]":
+    """CIFAR-100's classes that the paper speaks of, and all of them in blocks of like classes."""
+    from scns import plots, words
+    from scns.cli.words import pages_of
+
+    names = words.label_names("cifar100")
+    vectors = words.label_vectors(names)
+    cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors)
+    chosen = pages_of("cifar100", names, cosine, None, every=False)
+    blocks = pages_of("cifar100", names, cosine, None, every=True)
+    files = ["classes", *(f"classes-block-{number}" for number in range(1, len(blocks) + 1))]
+    return {
+        file: partial(
+            plots.class_heatmap,
+            [names[row] for row in rows],
+            cosine[rows][:, rows].numpy(),
+            probability[rows][:, rows].numpy(),
+            title="cosine of the label vectors",
+            drawn_title=f"sampling probability over {len(names) - 1} classes",
+        )
+        for file, rows in zip(files, [*chosen, *blocks], strict=True)
+    }
+
+
+def _of_runs(runs: Path) -> "dict[str, Callable[[], Figure]]":
+    from scns.report import curves, figures
+
+    found, left_out = curves.read_curves(runs)
+    for sentence in left_out:
+        screen.err.print(f"Left out: {sentence}", soft_wrap=True, markup=False)
+    return {"convergence-runs": partial(figures.convergence_curves, found, title=f"Runs in {runs.resolve().name}")}

@@ -1,0 +1,86 @@
+"""`scns results`: one table of many runs."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scns.cli import screen
+
+if TYPE_CHECKING:
+    from scns.claims import Claim
+    from scns.results import Line, Results
+
+
+def results(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs"),
+    csv: Annotated[Path | None, typer.Option(help="Also write the table to this CSV file.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Also write table and claims to this JSON.")] = None,
+) -> None:
+    """Average runs over their seeds: test accuracy after the last epoch, beside the paper's, and its claims."""
+    from dataclasses import asdict
+
+    from scns.claims import claims
+    from scns.files import atomic
+    from scns.results import as_dict, read, write_csv
+
+    found = read(folder)
+    judged = claims(found)
+    _show(found)
+    if any(line.table for line in found.lines):
+        _show_claims(judged)
+    if csv is not None:
+        write_csv(found.lines, csv)
+    if as_json is not None:
+        with atomic(as_json) as temporary:
+            temporary.write_text(json.dumps({**as_dict(found), "claims": [asdict(each) for each in judged]}, indent=1))
+    for path, reason in found.skipped.items():
+        screen.err.print(f"Skipped {path}: {reason}", markup=False, soft_wrap=True)
+
+
+def _show(found: "Results") -> None:
+    lines = found.lines
+    columns = {"cell or recipe": "left", "data": "left", "student": "left", "n": "right", "test %": "right"}
+    if any(line.validated is not None for line in lines):
+        columns["by validation"] = "right"
+    if any(line.printed is not None for line in lines):
+        columns |= {"paper": "right", "difference": "right"}
+    columns[""] = "left"
+    screen.table("", columns, [[_value(line, heading) for heading in columns] for line in lines])
+    screen.out.print("test %: after the last epoch, mean and standard deviation over n seeds.", style="dim")
+    if any(line.shrunken for line in lines):
+        screen.out.print("Shrunken runs are not compared with the paper.", style="dim")
+
+
+def _value(line: "Line", heading: str) -> str:
+    own = [key for key in line.changed if not key.startswith("teacher.")]
+    changes = ", ".join(own or line.changed)  # a teacher mostly shares what was changed; the files have it all
+    return {
+        "cell or recipe": line.name,
+        "data": line.data,
+        "student": line.student,
+        "n": str(line.n),
+        "test %": _spread(line.mean, line.deviation),
+        "by validation": _spread(line.validated, line.validated_deviation),
+        "paper": "" if line.printed is None else f"{line.printed:.2f}",
+        "difference": "" if line.difference is None else f"{line.difference:+.2f}",
+        "": f"shrunken: {changes}" if line.shrunken else f"changed: {changes}" if changes else "",
+    }[heading]
+
+
+def _spread(value: float | None, deviation: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if deviation is None else f"{value:.2f} +- {deviation:.2f}"
+
+
+def _show_claims(judged: "list[Claim]") -> None:
+    screen.out.print()
+    rows: list[list[object]] = [
+        [f"({each.letter})", each.text, each.verdict + " (shrunken runs)" * each.shrunken] for each in judged
+    ]
+    screen.table("The paper's claims, by these runs", {"": "left", " ": "left", "  ": "left"}, rows)
+    for each in judged:
+        if each.evidence != "no runs to compare":
+            screen.out.print(f"({each.letter}) {each.evidence}", style="dim", markup=False, soft_wrap=True)

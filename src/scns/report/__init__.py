@@ -1,0 +1,1 @@
+"""Figures and pages made from runs and from the paper's numbers."""

@@ -1,0 +1,217 @@
+"""The paper's figures as functions of accuracies: from its printed numbers, or from anybody's runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
+
+from scns import paper
+from scns.errors import InputError
+from scns.plots import COLOURS, STYLES, new_figure
+from scns.report.curves import MARKED, WINDOW, WITHIN, epochs_to_converge
+
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_DARK = 0.55  # share of the colour map below which white text is the more readable
+_GROUPS = {"KLD": "#E69F00", "SoTA Baselines": "#56B4E9", "Ours": "#009E73"}  # sections of t2; Okabe and Ito's colours
+_GROUP_NAMES = {"KLD": "KLD", "SoTA Baselines": "published before", "Ours": "the paper's own"}
+
+
+def accuracy_heatmap(
+    pairs: Sequence[str], methods: Sequence[str], accuracies: ArrayLike, *, normalised: bool, title: str = ""
+) -> Figure:
+    """Accuracies [pairs, methods] as colours, each written into its cell, and their average as the last row.
+
+    With `normalised` the colour is `paper.scores` of the row, and the last row is the average of the scores.
+    """
+    values = np.asarray(accuracies, dtype=float)
+    if values.shape != (len(pairs), len(methods)) or not values.size:
+        raise InputError(f"{len(pairs)} pairs and {len(methods)} methods do not fit accuracies of {values.shape}.")
+    scores = paper.scores(values)  # also where they are not shown: it refuses what is not finite
+    colours = scores if normalised else values
+    colours = np.vstack([colours, colours.mean(axis=0)])  # [pairs + 1, methods]
+    texts = [[f"{value:.2f}" for value in row] for row in [*values, colours[-1]]]
+    figure = new_figure(0.55 * len(methods) + 3.6, 0.34 * len(pairs) + 3.6)  # inches: "52.22" fits a cell at 9 points
+    axes = figure.add_subplot()
+    lowest, highest = (0.0, 1.0) if normalised else (float(values.min()), float(values.max()))
+    image = axes.imshow(colours, cmap="viridis", aspect="auto", vmin=lowest, vmax=highest)
+    for row, written in enumerate(texts):
+        for column, text in enumerate(written):
+            shade = "white" if colours[row, column] < lowest + _DARK * (highest - lowest) else "black"
+            weight = "bold" if colours[row, column] == colours[row].max() else "normal"
+            axes.text(column, row, text, ha="center", va="center", color=shade, fontsize=9, fontweight=weight)
+    axes.axhline(len(pairs) - 0.5, color="white", linewidth=5)
+    axes.set_xticks(
+        range(len(methods)),
+        [_plain(name) for name in methods],
+        rotation=40,
+        ha="right",
+        rotation_mode="anchor",
+        fontsize=10,
+    )
+    axes.set_yticks(range(len(pairs) + 1), [*(_plain(name) for name in pairs), "Average Score"], fontsize=10)
+    axes.tick_params(length=0)
+    axes.set_title(title, fontsize=11)
+    label = "score: (a - row's least) / (row's range)" if normalised else "test accuracy (%)"
+    figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01, label=label)
+    return figure
+
+
+def paper_heatmap(table: str, *, normalised: bool) -> Figure:
+    """The heat-map of "t2" (Tiny-ImageNet-200) or "t3" (CIFAR-100): pairs of teacher and student against methods.
+
+    The paper's own picture for CIFAR-100 has 16 methods whose numbers it does not print; t3 is what it prints.
+    """
+    title, rows, columns, values = paper.methods(table)
+    pairs = [column.replace("/", " → ") for column in columns]
+    kind = "colour: each row from its worst to its best method" if normalised else "colour: accuracy"
+    return accuracy_heatmap(
+        pairs,
+        [row.replace("beta=", "β=") for row in rows],
+        values.T,
+        normalised=normalised,
+        title=f"{title}, as the paper prints it; {kind}",
+    )
+
+
+def beta_and_k() -> Figure:
+    """Accuracy on CIFAR-10 against beta of latent mixup and against k of the two samplers, a line per network (t1)."""
+    figure = new_figure(11.0, 7.6)
+    panels = figure.subplots(2, 2, sharey=True, gridspec_kw={"hspace": 0.08})
+    sweeps = (
+        ("InfoNCE-LM", "beta"),
+        ("InfoNCE + LM", "beta"),
+        ("InfoNCE + Class-SCNS", "k"),
+        ("InfoNCE + Instance-SCNS", "k"),
+    )
+    for axes, (method, hyper) in zip(panels.flat, sweeps, strict=True):
+        _sweep(axes, method, hyper)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("test accuracy (%)")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False)
+    figure.suptitle("CIFAR-10, trained with labels, as the paper prints it", fontsize=12)
+    return figure
+
+
+def _sweep(axes: Axes, method: str, hyper: str) -> None:
+    """One panel: the row without the hyper-parameter (plain InfoNCE) at the left, then its values in order."""
+    listed = paper.cells("t1")
+    grid = sorted({getattr(cell, hyper) for cell in listed if cell.method == method})
+    for number, column in enumerate(paper.table("t1").columns):
+        own = {getattr(cell, hyper): cell for cell in listed if cell.method == method and cell.column == column}
+        plain = next(cell.value for cell in listed if cell.method == "InfoNCE" and cell.column == column)
+        look: dict[str, Any] = {"color": COLOURS[number], "marker": _MARKERS[number], "markersize": 6}
+        axes.plot([0], [plain], linestyle="none", fillstyle="none", **look)
+        values = [own[value].value for value in grid]
+        axes.plot(range(1, len(grid) + 1), values, STYLES[number % 4], linewidth=1.8, label=column, **look)
+        for place, value in enumerate(grid, 1):
+            if own[value].doubt:
+                axes.annotate(
+                    f"{own[value].value}: a misprint?", (place, own[value].value), xytext=(8, -3),
+                    textcoords="offset points", fontsize=8, color="0.3",
+                )  # fmt: skip
+    count = {
+        "beta": "β of latent mixup, Beta(β, β)",
+        "k": "k, nearest classes" if "Class" in method else "k, nearest images",
+    }
+    axes.set_xticks(range(len(grid) + 1), ["InfoNCE\n(uniform)", *(f"{value:,}" for value in grid)])
+    axes.axvline(0.5, color="0.7", linewidth=0.8)
+    axes.set_xlim(-0.5, len(grid) + 0.5)
+    axes.set_xlabel(count[hyper])
+    axes.set_title(method, fontsize=11)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def convergence_curves(curves: Mapping[str, Sequence[float]], *, title: str = "") -> Figure:
+    """Test accuracy against epoch, a line per label; the epoch of convergence is marked, all three rules are listed."""
+    if not curves:
+        raise InputError("There are no curves to draw; give at least one list of test accuracies.")
+    longest = max(len(label) for label in curves)
+    figure = new_figure(9.4 + 0.085 * longest, max(4.8, 0.23 * len(curves) + 1.2))  # inches, so that the legend fits
+    axes = figure.add_subplot()
+    for number, (label, accuracies) in enumerate(curves.items()):
+        found = {within: epochs_to_converge(accuracies, within) for within in WITHIN}
+        epochs, colour = np.arange(1, len(accuracies) + 1), COLOURS[number % 6]
+        listed = " / ".join(str(epoch) for epoch in found.values())
+        axes.plot(
+            epochs, accuracies, STYLES[number % 4], color=colour, linewidth=1.8, label=_plain(f"{label}: {listed}")
+        )
+        axes.axvline(found[MARKED], color=colour, linestyle=STYLES[number % 4], linewidth=0.9, alpha=0.7)
+        axes.plot(
+            found[MARKED], accuracies[found[MARKED] - 1], _MARKERS[number % 6], color=colour, markersize=9, mec="black"
+        )
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("test accuracy (%)")
+    axes.grid(alpha=0.25)
+    rules = " / ".join(str(within) for within in WITHIN)
+    heading = f"epochs until within {rules} points\nof the best {WINDOW}-epoch mean (marked: {MARKED})"
+    figure.legend(title=heading, loc="outside right upper", frameon=False)
+    axes.set_title(_plain(title), fontsize=11)
+    return figure
+
+
+def convergence_bars() -> Figure:
+    """The three epochs-to-converge that the paper prints; its curves are not among its numbers."""
+    printed = paper.epochs_to_converge()
+    figure = new_figure(6.4, 2.8)
+    axes = figure.add_subplot()
+    bars = axes.barh(list(printed), list(printed.values()), color=COLOURS[: len(printed)], height=0.62)
+    axes.bar_label(bars, padding=4)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 200)  # the length of the runs
+    axes.set_xlabel("epochs to converge, of 200, as the paper prints them")
+    axes.set_title("CIFAR-100, resnet32 taught by wrn-16-1, InfoNCE", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def box_plots(accuracies: Mapping[str, Sequence[float]], groups: Mapping[str, str] | None = None) -> Figure:
+    """A box per method over its pairs (quartiles, median, whiskers to the extremes) and each pair as a dot.
+
+    `groups` names the group of a method: methods of one group have one colour.
+    """
+    if not accuracies or not all(len(values) for values in accuracies.values()):
+        raise InputError("A box-plot needs at least one method, and at least one accuracy for each.")
+    figure = new_figure(0.58 * len(accuracies) + 2.2, 5.6)
+    axes = figure.add_subplot()
+    median = {"color": "black", "linewidth": 2}
+    values_of = [list(values) for values in accuracies.values()]
+    drawn = axes.boxplot(values_of, whis=(0, 100), widths=0.62, patch_artist=True, medianprops=median)
+    named: dict[str, str] = {}
+    for place, (method, box) in enumerate(zip(accuracies, drawn["boxes"], strict=True), 1):
+        group = (groups or {}).get(method, "")
+        colour = named.setdefault(group, _GROUPS.get(group, COLOURS[len(named) % 6]))
+        box.set(facecolor=colour, alpha=0.75)
+        values = np.sort(accuracies[method])
+        aside = 0.16 * (np.arange(len(values)) % 3 - 1)  # near dots beside each other, not on top
+        axes.plot(place + aside, values, "o", color="0.15", markersize=3, alpha=0.8)
+    names = [_plain(method) for method in accuracies]
+    axes.set_xticks(range(1, len(accuracies) + 1), names, rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_ylabel("test accuracy (%)")
+    axes.grid(axis="y", alpha=0.3)
+    if any(named):
+        handles = [Patch(facecolor=colour, alpha=0.75, edgecolor="black") for colour in named.values()]
+        labels = [_GROUP_NAMES.get(group, group) for group in named]
+        figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)
+    return figure
+
+
+def paper_box_plots() -> Figure:
+    """The box-plots of t2: each method over the 10 pairs on Tiny-ImageNet-200."""
+    _, rows, columns, values = paper.table("t2")
+    groups = {cell.row: cell.section for cell in paper.cells("t2")}
+    figure = box_plots(dict(zip(rows, values.tolist(), strict=True)), groups)
+    figure.axes[0].set_title(
+        f"Tiny-ImageNet-200, {len(columns)} pairs of teacher and student, as the paper prints them"
+    )
+    return figure
+
+
+def _plain(name: str) -> str:
+    """A name as matplotlib shows it unchanged: "$" would begin a formula, a leading "_" hides it from the legend."""
+    escaped = name.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped

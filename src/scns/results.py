@@ -1,0 +1,239 @@
+"""Run folders -> one table: mean, deviation and number of last-epoch test accuracies, beside the printed ones.
+
+Reported is the accuracy after the last epoch and, where a run held out validation images, the test accuracy at the
+epoch that was best on them; never the best on test.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from scns import tables
+from scns.checkpoint import Folder
+from scns.errors import InputError
+from scns.files import atomic
+from scns.recipe import Recipe, differences
+from scns.tables import Cell
+
+_PRINTED = Path(__file__).parent / "assets" / "paper_tables.json"
+# A run may differ in these from its cell and still be compared with the paper: chance, speed, and where things lie.
+_NEUTRAL = ("seed", "data_seed", "teacher", "precision", "compile", "graph", "deterministic")
+_SMALLER = ("data", "size", "subset", "labelled", "epochs", "validation", "student")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished run, as one cell of a table (or none): a run that two cells share makes two entries."""
+
+    path: Path
+    recipe: Recipe
+    cell: Cell | None
+    test: float
+    validated: float | None  # on test, at the epoch that was best on validation
+    seconds: float
+    changed: tuple[str, ...]  # recipe keys that differ from the cell's own, its teacher's included
+
+    @property
+    def shrunken(self) -> bool:
+        return any(key.removeprefix("teacher.") in _SMALLER for key in self.changed)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The runs of one cell, or of one recipe, that differ in their seed alone."""
+
+    name: str
+    table: str
+    row: str
+    column: str
+    data: str
+    student: str
+    method: str
+    epochs: int
+    subset: int
+    n: int
+    mean: float
+    deviation: float | None  # sample standard deviation; None for one run
+    validated: float | None
+    validated_deviation: float | None
+    seconds: float
+    seeds: tuple[int, ...]
+    shrunken: bool
+    changed: tuple[str, ...]
+    printed: float | None  # the paper's; None where it has none, or where the runs are not what it ran
+    difference: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a folder of runs holds; `skipped` says of each run without a result why."""
+
+    entries: list[Entry]
+    skipped: dict[Path, str]
+
+    @property
+    def lines(self) -> list[Line]:
+        groups: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            groups.setdefault(_kind(entry), []).append(entry)
+        return [_line(group) for group in groups.values()]
+
+
+def read(folder: str | Path) -> Results:
+    """The finished runs below a folder, ordered by table and path; what cannot be read is skipped and named."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"There is no folder '{folder}'; give the one that holds your runs.")
+    entries: list[Entry] = []
+    skipped: dict[Path, str] = {}
+    seen: dict[tuple[str, int, int], Path] = {}
+    for path in sorted(each.parent for each in folder.rglob("recipe.json")):
+        try:
+            found = _entries(path)
+        except InputError as error:
+            skipped[path] = str(error)
+            continue
+        for entry in found:
+            key = (_kind(entry), entry.recipe.seed, entry.recipe.order_seed)
+            if key in seen:
+                skipped[path] = f"repeats '{seen[key]}': the same recipe and seed."
+            else:
+                seen[key] = path
+                entries.append(entry)
+    if not entries:
+        why = "".join(f" ({path.name}: {reason.rstrip('.')})" for path, reason in list(skipped.items())[:1])
+        raise InputError(f"There is no finished run in '{folder}'{why}; train some with: scns sweep")
+    return Results(sorted(entries, key=_order), skipped)
+
+
+def history(path: Path) -> list[float]:
+    """The test accuracy after each evaluated epoch of a run."""
+    try:
+        lines = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    except (OSError, ValueError):
+        return []
+    return [line["test"] for line in lines if "test" in line]
+
+
+def write_csv(lines: Iterable[Line], path: str | Path) -> None:
+    """A row for each line; lists are words with spaces between."""
+    with atomic(Path(path)) as temporary, open(temporary, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([each.name for each in fields(Line)])
+        for line in lines:
+            values = (getattr(line, each.name) for each in fields(Line))
+            writer.writerow([" ".join(map(str, value)) if isinstance(value, tuple) else value for value in values])
+
+
+def as_dict(results: Results) -> dict[str, Any]:
+    """The table and what was skipped, ready for JSON."""
+    skipped = {str(path): reason for path, reason in results.skipped.items()}
+    return {"lines": [asdict(line) for line in results.lines], "skipped": skipped}
+
+
+@cache
+def printed_values() -> dict[tuple[str, str, float | None, str], float]:
+    """The paper's accuracies by (table, method, beta or k, column), where the file of them is there."""
+    if not _PRINTED.exists():
+        return {}
+    found = {}
+    for each in json.loads(_PRINTED.read_text())["cells"]:
+        hyper = each.get("hyper", {})
+        value = next((hyper[key] for key in ("beta", "k", "k_denominator") if key in hyper), None)
+        found[each["table"][:2].lower(), each["method"], value, each["column"]] = each["value"]
+    return found
+
+
+def _entries(path: Path) -> list[Entry]:
+    folder = Folder(path)
+    recipe = folder.recipe()
+    if not folder.finished:
+        raise InputError("it is not finished; the command that started it goes on.")
+    try:
+        result = json.loads((path / "result.json").read_text())
+        test, seconds = float(result["test"]), float(result["seconds"])
+        validated = float(result["best_test"]) if "best_test" in result else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"result.json cannot be read ({type(error).__name__}: {error}); train the run again."
+        ) from None
+    if not math.isfinite(test):
+        raise InputError(f"result.json has test={test}; train the run again.")
+    cells = tables.of_run(tables.run_at(path.absolute()))
+    made = [Entry(path, recipe, cell, test, validated, seconds, _changes(path, recipe, cell)) for cell in cells]
+    return made or [Entry(path, recipe, None, test, validated, seconds, ())]
+
+
+def _changes(path: Path, recipe: Recipe, cell: Cell) -> tuple[str, ...]:
+    """The keys in which a run, and the teacher it had, differ from those of the table."""
+    changed = [key for key in differences(recipe, cell.recipe) if key not in _NEUTRAL]
+    if recipe.teacher and not recipe.teacher_network:
+        beside = path.absolute().parents[1] / Path(*Path(recipe.teacher).parts[-2:])  # where the folder was moved
+        where = next((each for each in (Path(recipe.teacher), beside) if (each / "recipe.json").exists()), None)
+        own = tables.of_run(cell.teacher) if cell.teacher else []
+        if where is not None and own:
+            taught = differences(Folder(where).recipe(), own[0].recipe)
+            changed += [f"teacher.{key}" for key in taught if key not in _NEUTRAL]
+    return tuple(changed)
+
+
+def _kind(entry: Entry) -> str:
+    """What runs of one line share."""
+    ignored = ("seed", "data_seed", "device", "root", "checkpoint_every", "evaluate_every")
+    hidden = (*ignored, "teacher") if entry.cell is not None else ignored  # a table's teacher is known by its name
+    values = {key: value for key, value in entry.recipe.as_dict().items() if key not in hidden}
+    return json.dumps([entry.cell and entry.cell.name, values, entry.changed], sort_keys=True)
+
+
+def _order(entry: Entry) -> tuple[int, int, str]:
+    if entry.cell is None:
+        return len(tables.TABLES), 0, str(entry.path)
+    every = tables.names(entry.cell.table, everything=True)
+    return list(tables.TABLES).index(entry.cell.table), every.index(entry.cell.name), str(entry.path)
+
+
+def _line(group: list[Entry]) -> Line:
+    first = group[0]
+    recipe, cell = first.recipe, first.cell
+    accuracies = [entry.test for entry in group]
+    validated = [entry.validated for entry in group if entry.validated is not None]
+    printed = _printed(cell) if cell is not None and not first.changed else None
+    name = cell.name if cell is not None else first.path.name.removesuffix(f"-{recipe.seed}")
+    line = Line(
+        name=name,
+        table=cell.table if cell else "",
+        row=cell.row.slug if cell else "",
+        column=cell.column.slug if cell else "",
+        data=recipe.data,
+        student=recipe.student,
+        method=recipe.method,
+        epochs=recipe.epochs,
+        subset=recipe.subset,
+        n=len(group),
+        mean=mean(accuracies),
+        deviation=_deviation(accuracies),
+        validated=mean(validated) if validated else None,
+        validated_deviation=_deviation(validated),
+        seconds=mean(entry.seconds for entry in group),
+        seeds=tuple(entry.recipe.seed for entry in group),
+        shrunken=first.shrunken,
+        changed=first.changed,
+        printed=printed,
+        difference=None,
+    )
+    return line if printed is None else replace(line, difference=line.mean - printed)
+
+
+def _deviation(values: list[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def _printed(cell: Cell) -> float | None:
+    """The paper's accuracy of a cell; that of "wrn-16-1" also stands beside wrn-16-2, which it probably was."""
+    return printed_values().get((cell.table, cell.row.paper, cell.row.value, cell.column.paper))

@@ -1,0 +1,273 @@
+"""Results: run folders to one table, paired statistics, and the paper's claims judged by runs."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scns import results, tables
+from scns.checkpoint import Folder
+from scns.claims import claims, epochs_to_converge, interval, paired, quantile
+from scns.errors import InputError
+from scns.recipe import Recipe
+
+TINY = Recipe(student="resnet8", epochs=3)
+
+
+def put(path: Path, recipe: Recipe, test: float, history: list[float] | None = None, **more: float) -> Path:
+    """A finished run, without having trained it."""
+    folder = Folder(path)
+    folder.open(recipe)
+    folder.log([{"epoch": i + 1, "test": value} for i, value in enumerate(history or [test])])
+    folder.finish({"test": test, "seconds": 2.0, "epochs": recipe.epochs, "seed": recipe.seed, **more})
+    return path
+
+
+def cell(out: Path, name: str, accuracies: list[float], history: list[float] | None = None, **changes: object) -> None:
+    """Runs of a table's cell with seeds 0, 1, ..."""
+    found = tables.cell(name)
+    for seed, test in enumerate(accuracies):
+        recipe = replace(found.recipe, seed=seed, data_seed=0, **changes)
+        put(tables.folder(found.run, seed, out), recipe, test, history)
+
+
+def test_mean_deviation_and_number(tmp_path: Path) -> None:
+    for seed, test in enumerate((50.0, 53.0, 56.0)):
+        put(
+            tmp_path / f"small-{seed}",
+            replace(TINY, seed=seed),
+            test,
+            [90.0, test],
+            best_validation=60,
+            best_test=test + 1,
+        )
+    (line,) = results.read(tmp_path).lines
+    assert (line.name, line.n, line.seeds) == ("small", 3, (0, 1, 2))
+    assert line.mean == 53 and line.deviation == pytest.approx(3)  # the last epoch's, not the best on test
+    assert line.validated == 54 and line.validated_deviation == pytest.approx(3)
+    assert line.printed is None and not line.shrunken
+
+
+def test_data_sets_and_recipes_are_lines_of_their_own(tmp_path: Path) -> None:
+    put(tmp_path / "a-0", TINY, 50)
+    put(tmp_path / "b-0", replace(TINY, data="cifar10"), 60)
+    put(tmp_path / "c-0", replace(TINY, lr=0.1), 70)
+    assert [(line.data, line.mean, line.n, line.deviation) for line in results.read(tmp_path).lines] == [
+        ("cifar10-mini", 50, 1, None),
+        ("cifar10", 60, 1, None),
+        ("cifar10-mini", 70, 1, None),
+    ]
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "good-0", TINY, 50)
+    for name, text in (
+        ("cut", '{"test": 5'),
+        ("empty", ""),
+        ("list", "[]"),
+        ("without", "{}"),
+        ("nan", '{"test": NaN, "seconds": 1}'),
+    ):
+        (put(tmp_path / name, replace(TINY, seed=9), 1) / "result.json").write_text(text)
+    Folder(tmp_path / "waiting").open(TINY)
+    put(tmp_path / "odd", TINY, 1)
+    (tmp_path / "odd" / "recipe.json").write_text("{")
+    put(tmp_path / "same-0", TINY, 50)
+    found = results.read(tmp_path)
+    assert [line.name for line in found.lines] == ["good"] and found.lines[0].n == 1
+    reasons = {path.name: reason for path, reason in found.skipped.items()}
+    assert set(reasons) == {"cut", "empty", "list", "without", "nan", "waiting", "odd", "same-0"}
+    assert "result.json" in reasons["cut"] and "not finished" in reasons["waiting"] and "repeats" in reasons["same-0"]
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no finished run"):
+        results.read(tmp_path)
+    with pytest.raises(InputError, match="no folder"):
+        results.read(tmp_path / "nowhere")
+    (put(tmp_path / "bad-0", TINY, 1) / "result.json").write_text("")
+    with pytest.raises(InputError, match=r"no finished run .*bad-0: result\.json cannot be read"):
+        results.read(tmp_path)
+
+
+def test_printed_numbers_stand_beside_full_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {("t3", "Student (Cross-Entropy + KLD)", None, "resnet110/resnet20"): 69.5}
+    monkeypatch.setattr(results, "printed_values", lambda: values)
+    full, small = "t3/kld/resnet110-resnet20", "t3/kld/resnet110-resnet8"
+    cell(tmp_path, full, [70.0, 71.0])
+    cell(tmp_path, small, [40.0], subset=100, epochs=2)
+    lines = {line.name: line for line in results.read(tmp_path).lines}
+    assert lines[full].printed == 69.5 and lines[full].difference == pytest.approx(1.0) and not lines[full].shrunken
+    assert lines[small].printed is None and lines[small].shrunken and set(lines[small].changed) == {"epochs", "subset"}
+    cell(tmp_path / "other", full, [60.0], subset=100)
+    shrunken, whole = sorted(
+        (line for line in results.read(tmp_path).lines if line.name == full), key=lambda line: line.mean
+    )
+    assert shrunken.shrunken and shrunken.printed is None and whole.n == 2  # never averaged with each other
+
+
+def test_a_shrunken_teacher_marks_its_students(tmp_path: Path) -> None:
+    cell(tmp_path, "t3/kld/resnet110-resnet20", [70.0], teacher=str(tmp_path / "gone/t3/teacher/resnet110-0"))
+    cell(tmp_path, "t3/teacher/resnet110-resnet20", [30.0], epochs=5)
+    student = next(line for line in results.read(tmp_path).lines if line.row == "kld")
+    assert student.shrunken and student.changed == ("teacher.epochs",) and student.printed is None
+
+
+def test_another_learning_rate_is_not_the_paper_s_run(tmp_path: Path) -> None:
+    cell(tmp_path, "t3/kld/resnet110-resnet20", [70.0], lr=0.1)
+    (line,) = results.read(tmp_path).lines
+    assert line.changed == ("lr",) and not line.shrunken and line.printed is None
+
+
+def test_one_run_gives_every_cell_that_shares_it(tmp_path: Path) -> None:
+    cell(tmp_path, "t3/ce/resnet110-resnet20", [68.0])
+    names = [line.name for line in results.read(tmp_path).lines]
+    assert "t3/ce/resnet110-resnet20" in names and "t3/ce/wrn-40-1-resnet20" in names
+
+
+def test_every_printed_number_is_found() -> None:
+    if not results.printed_values():
+        pytest.skip("the printed numbers are not there")
+    cells = [tables.cell(name) for table in tables.TABLES for name in tables.names(table)]
+    assert len([each for each in cells if results._printed(each) is not None]) == 126 + 170 + 138
+    assert results._printed(tables.cell("t3/instance-scns-k50/wrn-16-1-resnet32")) == 72.94
+    assert results._printed(tables.cell("t1/infonce+lm-b0.5/resnet20")) == 92.96
+
+
+def test_files(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    cell(runs, "t1/infonce/resnet20", [90.0, 91.0])
+    put(runs / "mine-0", TINY, 50)
+    (put(runs / "broken-0", TINY, 1) / "result.json").write_text("{")
+    code, out, err = scns("results", runs, "--csv", tmp_path / "r.csv", "--json", tmp_path / "r.json")
+    assert code == 0 and "90.50 +- 0.71" in out and "undecided" in out and "broken-0" in err
+    rows = list(csv.DictReader((tmp_path / "r.csv").read_text().splitlines()))
+    assert [row["name"] for row in rows] == ["t1/infonce/resnet20", "mine"] and rows[0]["seeds"] == "0 1"
+    kept = json.loads((tmp_path / "r.json").read_text())
+    assert kept["lines"][0]["mean"] == 90.5 and len(kept["claims"]) == 6
+    assert [Path(path).name for path in kept["skipped"]] == ["broken-0"]
+    code, _, err = scns("results", tmp_path / "nowhere")
+    assert code == 2 and "nowhere" in err
+
+
+def test_shrunken_runs_are_marked_on_screen(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    cell(tmp_path, "t3/kld/resnet110-resnet20", [40.0], epochs=2, subset=100)
+    cell(tmp_path, "t3/teacher/resnet110-resnet20", [30.0], epochs=5)
+    _, out, _ = scns("results", tmp_path)
+    (line,) = (each for each in out.splitlines() if each.startswith("t3/kld/resnet110-resnet20"))
+    assert "40.00" in line and line.rstrip().endswith("shrunken: epochs, subset")
+    assert "not compared with the paper" in out
+
+
+# --- statistics
+
+
+def test_quantiles_of_t() -> None:
+    assert quantile(1) == 12.706 and quantile(2) == 4.303 and quantile(30) == 2.042
+    for freedom, known in ((40, 2.0211), (60, 2.0003), (120, 1.9799)):
+        assert quantile(freedom) == pytest.approx(known, abs=2e-4)
+
+
+def test_interval_by_hand() -> None:
+    found = interval([1.0, 2.0, 3.0])  # s = 1
+    assert found.mean == 2 and found.high - found.mean == pytest.approx(4.303 / math.sqrt(3))
+    assert found.sign == 0 and interval([1.0, 1.1, 0.9]).sign == 1 and interval([-1.0, -1.1]).sign == -1
+    assert interval([1.0]).sign == 0 and "no interval" in str(interval([1.0]))
+
+
+def test_pairs_share_their_key() -> None:
+    found = paired({("a",): 3.0, ("b",): 5.0, ("c",): 0.0}, {("a",): 1.0, ("b",): 1.0, ("d",): 9.0})
+    assert found is not None and found.n == 2 and found.mean == 3
+    assert paired({("a",): 1.0}, {}) is None
+
+
+def test_epochs_to_converge() -> None:
+    rising = [10.0 * i for i in range(10)] + [90.0] * 10
+    assert epochs_to_converge(rising) == 14  # the first five epochs at 90 end there
+    assert epochs_to_converge([1.0] * 4) is None
+    assert epochs_to_converge([50.0] * 8) == 5
+
+
+# --- claims
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    return {each.letter: each.verdict for each in claims(results.read(folder))}
+
+
+def test_no_data_decides_nothing(tmp_path: Path) -> None:
+    put(tmp_path / "mine-0", TINY, 50)
+    assert set(verdicts(tmp_path).values()) == {"undecided"}
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "holds"), (-1, "fails")])
+def test_claim_b(tmp_path: Path, sign: int, verdict: str) -> None:
+    cell(tmp_path, "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
+    cell(tmp_path, "t1/infonce+lm-b0.5/resnet20", [90 + sign * 1.0, 91 + sign * 1.1, 92 + sign * 0.9])
+    cell(tmp_path, "t1/infonce+lm-b0.1/resnet20", [0.0, 0.0, 0.0])  # of another beta: no pair
+    assert verdicts(tmp_path)["b"] == verdict
+
+
+def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:
+    cell(tmp_path, "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
+    cell(tmp_path, "t1/infonce+lm-b0.5/resnet20", [93.0, 90.0, 92.5])
+    assert verdicts(tmp_path)["b"] == "undecided"
+
+
+def test_shrunken_runs_judge_only_where_no_full_ones_do(tmp_path: Path) -> None:
+    for name, accuracies in (
+        ("t1/infonce-lm-b0.5/resnet20", [50.0, 51.0]),
+        ("t1/infonce+lm-b0.5/resnet20", [51.0, 52.01]),
+    ):
+        cell(tmp_path / "small", name, accuracies, epochs=2)
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "b")
+    assert found.verdict == "holds" and found.shrunken
+    cell(tmp_path / "full", "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0])
+    cell(tmp_path / "full", "t1/infonce+lm-b0.5/resnet20", [89.0, 90.01])
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "b")
+    assert found.verdict == "fails" and not found.shrunken
+
+
+@pytest.mark.parametrize(("fast", "verdict"), [(2, "holds"), (20, "fails")])
+def test_claim_a(tmp_path: Path, fast: int, verdict: str) -> None:
+    for row, epochs in (("infonce", 15), ("class-scns-k20", 10), ("instance-scns-k50", fast)):
+        found = tables.cell(f"t3/{row}/wrn-16-1-resnet32")
+        for seed in range(3):
+            curve = [10.0] * (epochs + seed * (row == "infonce")) + [70.0] * 20
+            put(tables.folder(found.run, seed, tmp_path), replace(found.recipe, seed=seed, data_seed=0), 70, curve)
+    # identical differences have an interval of no width, which is allowed
+    assert verdicts(tmp_path)["a"] == verdict
+
+
+@pytest.mark.parametrize(("best", "verdict"), [("k20", "holds"), ("k100", "fails")])
+def test_claim_c(tmp_path: Path, best: str, verdict: str) -> None:
+    for k in ("k100", "k20", "k5"):
+        high = 5.0 if k == best else 0.0
+        cell(tmp_path, f"t3/instance-scns-{k}/resnet110-resnet20", [60 + high, 61 + high, 62.1 + high])
+    assert verdicts(tmp_path)["c"] == verdict
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(1, "holds"), (-1, "fails")])
+def test_claim_d(tmp_path: Path, gain: int, verdict: str) -> None:
+    pair = "resnet50-resnet8"
+    cell(tmp_path, f"t2/class-scns/{pair}", [40.0, 41.0, 42.0])
+    cell(tmp_path, f"t2/infonce-lm-class-scns/{pair}", [40.0 + gain, 41.1 + gain, 42.0 + gain])
+    assert verdicts(tmp_path)["d"] == ("undecided" if gain > 0 else verdict)  # LM alone is missing
+    cell(tmp_path, f"t2/infonce-lm/{pair}", [38.0, 39.0, 40.2])
+    assert verdicts(tmp_path)["d"] == verdict
+
+
+def test_claims_e_and_f(tmp_path: Path) -> None:
+    for teacher, loss in (("resnet34", 0.0), ("resnet50", 1.0)):
+        cell(tmp_path, f"t2/kld/{teacher}-resnet14", [45 - loss, 46 - loss, 47.1 - loss])
+        cell(tmp_path, f"t2/at/{teacher}-resnet14", [44 - loss, 45 - loss, 46 - loss])
+    assert verdicts(tmp_path)["e"] == "holds" and verdicts(tmp_path)["f"] == "holds"
+    pair = "resnet50-resnet32x4"
+    cell(tmp_path, f"t2/kld/{pair}", [60.0, 61.0, 62.0])
+    cell(tmp_path, f"t2/at/{pair}", [59.0, 60.0, 61.0])
+    cell(tmp_path, f"t2/crd-lm/{pair}", [61.0, 62.0, 63.1])
+    assert verdicts(tmp_path)["e"] == "fails"  # crd-lm is no baseline, but it beats KLD where the paper has KLD ahead

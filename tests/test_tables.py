@@ -1,0 +1,222 @@
+"""The paper's tables as recipes: every printed cell, its method as printed, its teacher, and the plan of a sweep."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scns import methods, models, preflight, tables
+from scns.errors import InputError
+from scns.features import Shapes
+from scns.methods import Setting
+from scns.plan import check_folders, hours, plan
+from scns.sweep import Job
+from scns.tables import Cell
+from scns.train import fit
+
+PRINTED = json.loads((Path(__file__).parent / "golden" / "table_cells.json").read_text())
+CELLS = [tables.cell(name) for table in tables.TABLES for name in tables.names(table, everything=True)]
+
+
+def test_every_printed_cell_has_its_name() -> None:
+    assert [len(tables.names(table)) for table in tables.TABLES] == [21 * 6, 17 * 10, 23 * 6]
+    ours = [(c.table, c.row.paper, c.row.value, c.column.paper) for c in CELLS if c.printed]
+    assert sorted(map(str, ours)) == sorted(str((table, *rest[:3])) for table, *rest in PRINTED)
+    assert len({cell.name for cell in CELLS}) == len(CELLS)
+
+
+def test_networks_are_the_printed_ones() -> None:
+    by_column = {(table, column): (teacher, student) for table, _, _, column, teacher, student in PRINTED}
+    for cell in CELLS:
+        if not cell.column.printed:
+            assert cell.column.student == "wrn-16-2" or "wrn-" in cell.column.slug
+            continue
+        teacher, student = by_column[cell.table, cell.column.paper]
+        assert cell.column.student == {"resnext32x4": "resnext29-32x4d"}.get(student, student)
+        assert cell.column.teacher == (f"{teacher}-imagenet" if cell.table == "t2" else teacher or "")
+
+
+def test_both_widths_are_named() -> None:
+    printed, probable = tables.cell("t1/infonce/wrn-16-1"), tables.cell("t1/infonce/wrn-16-2")
+    assert (printed.recipe.student, probable.recipe.student) == ("wrn-16-1", "wrn-16-2")
+    assert printed.column.paper == probable.column.paper == "wrn-16-1" and not probable.printed
+    assert tables.cell("t3/kld/wrn-40-2-resnet14").teacher == "t3/teacher/wrn-40-2"
+    assert {cell.column.slug for cell in tables.select("t3")} == {
+        c.column.slug for c in CELLS if c.table == "t3" and c.printed
+    }
+    assert len(tables.select("t3", "kld", "wrn-16-*")) == 4
+
+
+@pytest.mark.parametrize("table", tables.TABLES)
+def test_recipes_are_sound(table: str) -> None:
+    for cell in CELLS:
+        if cell.table == table:
+            preflight.check(cell.recipe)
+            if cell.teacher:
+                (teacher, *_) = tables.of_run(cell.teacher)
+                assert teacher.recipe.method == "ce" and not teacher.teacher
+                assert teacher.recipe.student == (cell.column.teacher or cell.recipe.student)
+                assert teacher.recipe.data == cell.recipe.data
+                assert Path(cell.recipe.teacher) == tables.folder(cell.teacher, 0, Path("runs"))
+
+
+def test_schedules_are_those_of_the_paper() -> None:
+    one, two, three = (
+        tables.cell(n).recipe for n in ("t1/ce/resnet20", "t2/kld/resnet50-resnet8", "t3/kld/resnet110-resnet8")
+    )
+    assert (one.data, one.lr, one.batch, one.epochs) == ("cifar10", 0.01, 128, 200)
+    assert (two.data, two.batch, two.epochs, two.milestones) == ("tiny-imagenet-200", 64, 100, (20, 40, 60, 80))
+    assert (three.lr, three.batch, three.epochs, three.milestones) == (0.05, 64, 200, (100, 125, 150, 175))
+
+
+@cache
+def shapes(network: str, classes: int, size: int) -> Shapes:
+    built = models.build(network, classes).eval()
+    with torch.no_grad():
+        return Shapes.of(built(torch.zeros(1, 3, size, size), features=True))
+
+
+def built(cell: Cell, rows: int = 40) -> methods.Method:
+    """The method of a cell, for its own networks and a few samples."""
+    classes, size = {"t1": (10, 32), "t2": (200, 64), "t3": (100, 32)}[cell.table]
+    labels = torch.arange(rows) % classes
+    generator = torch.Generator().manual_seed(0)
+    taught = bool(cell.recipe.teacher) and cell.recipe.distil
+    setting = Setting(
+        labels,
+        shapes(cell.recipe.student, classes, size),
+        shapes(cell.column.teacher, classes, size) if taught else None,
+        embeddings=lambda: torch.randn(rows, 8, generator=generator),
+        class_vectors=lambda: torch.randn(classes, 8, generator=generator),
+    )
+    return methods.build(cell.recipe.method, setting, preset=cell.recipe.preset or None, **cell.recipe.arguments)
+
+
+def test_every_row_builds_its_method() -> None:
+    first = {(cell.table, cell.row.slug): cell for cell in reversed(CELLS) if "resnet152" not in cell.name}
+    for cell in first.values():
+        built(cell, rows=400 if cell.table == "t2" else 200)
+
+
+def test_weights_and_k_are_those_of_the_rows() -> None:
+    def of(name: str) -> Any:
+        return built(tables.cell(name), rows=500)
+
+    instance = of("t3/instance-scns-k50/resnet110-resnet8")
+    assert instance.weight == 0.9 and instance.sampler.indices.shape == (500, 500 // 50)
+    by_class = of("t3/class-scns-k5/resnet110-resnet8")
+    assert by_class.weight == 0.65 and by_class.sampler.classes.shape == (100, 100 // 5)
+    assert of("t1/class-scns-k5/resnet20").sampler.classes.shape == (10, 5)
+    alone, beside = of("t1/infonce-lm-b0.2/resnet20"), of("t1/infonce+lm-b0.2/resnet20")
+    assert (alone.weight, alone.lm_weight) == (0, 1) and (beside.weight, beside.lm_weight) == (1, 0.1)
+    assert of("t3/at/resnet110-resnet8").weight == 600 and of("t3/pkt/resnet110-resnet8").weight == 10000
+    both = of("t3/infonce-lm-instance-scns/resnet110-resnet8")
+    assert (both.weight, both.lm_weight) == (0.9, 0.9)
+
+
+def test_supervised_neighbours_come_from_the_same_network() -> None:
+    cell = tables.cell("t1/instance-scns-k100/resnext32x4")
+    assert cell.teacher == "t1/ce/resnext32x4" and not cell.recipe.distil
+    assert not tables.cell("t1/class-scns-k2/resnet20").teacher
+
+
+def test_tiny_teachers_are_cached_where_no_maps_are_needed() -> None:
+    assert tables.cell("t2/crd/resnet50-resnet8").recipe.teacher_mode == "cached"
+    assert tables.cell("t2/at/resnet50-resnet8").recipe.teacher_mode == "live"
+    assert "from scratch" in tables.cell("t2/kld/resnet50-resnet8").notes
+
+
+def test_pretrained_teachers(tmp_path: Path) -> None:
+    cell = tables.cell("t2/kld/resnet34-resnet14")
+    with pytest.raises(InputError, match=r"no resnet34-imagenet\.safetensors"):
+        tables.pretrained(cell, tmp_path)
+    (tmp_path / "resnet34-imagenet.pth").touch()
+    changed = tables.pretrained(cell, tmp_path)
+    assert changed.recipe.teacher_size == 256 and changed.recipe.teacher_network == "resnet34-imagenet"
+    assert not changed.teacher and "resnet34-imagenet.pth" in changed.notes
+    preflight.check(changed.recipe)
+    with pytest.raises(InputError, match="has no pretrained teacher"):
+        tables.pretrained(tables.cell("t3/kld/resnet110-resnet8"), tmp_path)
+
+
+def test_patterns() -> None:
+    chosen = tables.select("t3", "instance*, kld", "resnet110-resnet20")
+    assert {cell.row.slug for cell in chosen} == {"kld", *(f"instance-scns-k{n}" for n in (5, 10, 20, 50, 100))}
+    assert tables.select("t3", "infonce", "resnet110-resnet8")[0].row.paper == ""  # uniform: not in the paper
+    for words, message in (
+        (("t3", "instanse*"), r"row of t3 'instanse\*'; did you mean instance"),
+        (("t3", "kld,nonesuch"), "row of t3 'nonesuch'"),
+        (("t3", "", "resnet110-resnet21"), "column of t3 'resnet110-resnet21'; did you mean resnet110-resnet20"),
+        (("t4",), "Unknown table 't4'; did you mean t"),
+    ):
+        with pytest.raises(InputError, match=message):
+            tables.select(*words)
+    with pytest.raises(InputError, match="did you mean t3/kld/resnet110-resnet20"):
+        tables.cell("t3/kld/resnet110-resnet2")
+
+
+def test_folders_name_their_runs() -> None:
+    for out in (Path("runs"), Path("runs/t3")):
+        place = tables.folder("t3/kld/wrn-16-1-resnet14", 2, out)
+        assert place == Path("runs/t3/kld/wrn-16-1-resnet14-2")
+        assert tables.run_at(place) == "t3/kld/wrn-16-1-resnet14"
+    assert tables.run_at(Path("runs/mini-ce-0")) == tables.run_at(Path("runs/t3/nothing/resnet8-0")) == ""
+    assert [cell.name for cell in tables.of_run("t3/ce/resnet20")] == [
+        "t3/ce/resnet110-resnet20", "t3/ce/wrn-40-1-resnet20", "t3/ce/wrn-40-2-resnet20",
+    ]  # fmt: skip
+
+
+def test_plan_has_each_teacher_once_and_first() -> None:
+    cells = tables.select("t3", "teacher,ce,kld,instance-scns-k50", "resnet110-*")
+    jobs = plan(cells, Path("runs"), seeds=2)
+    places = [str(job.out) for job in jobs]
+    # teacher x 2 seeds, 2 students alone x 2, (kld, instance) x 2 columns x 2
+    assert len(places) == len(set(places)) == 2 + 4 + 8
+    assert places[0] == "runs/t3/teacher/resnet110-0" and jobs[0].recipe.student == "resnet110"
+    for job in jobs:
+        assert bool(job.after) == bool(job.recipe.teacher)
+        assert job.recipe.data_seed == 0 and str(job.recipe.seed) == str(job.out)[-1]
+        assert not job.after or (str(job.after[0]) == job.recipe.teacher == places[0])
+
+
+def test_settings_reach_teachers_but_not_the_method() -> None:
+    cells = tables.select("t1", "instance-scns-k100", "resnet20")
+    teacher, student = plan(
+        cells, Path("o"), settings=["data=cifar10-mini", "method.negatives=8"], epochs=20, subset=50
+    )
+    assert teacher.recipe.data == student.recipe.data == "cifar10-mini"
+    assert teacher.recipe.arguments == {} and student.recipe.arguments["negatives"] == 8
+    assert teacher.recipe.milestones == student.recipe.milestones == (10, 15) and teacher.recipe.subset == 50
+    (alone,) = plan(cells, Path("o"), settings=["teacher=mine"])
+    assert alone.recipe.teacher == "mine" and not alone.after
+
+
+def test_hours() -> None:
+    ce = plan(tables.select("t3", "ce", "resnet110-resnet20"), Path("o"))
+    assert hours(ce) == pytest.approx(200 * 1.56 / 3600)
+    assert hours(ce, 8) == hours(ce)  # one run has no company
+    assert hours(ce, 1, {ce[0].out}) == 0
+    eight = plan(tables.select("t3", "ce", "resnet110-resnet20"), Path("o"), seeds=8)
+    assert hours(eight, 8) == pytest.approx(8 * 200 * 0.99 / 3600)
+    kld = plan(tables.select("t3", "kld", "resnet110-resnet20"), Path("o"))
+    teacher = (
+        200 * 1.56 * models.flops(models.build("resnet110", 100), 32) / models.flops(models.build("resnet20", 100), 32)
+    )
+    assert hours(kld) == pytest.approx((teacher + 200 * (1.56 + 1.33)) / 3600)
+    assert hours([Job(replace(ce[0].recipe, data="folder"), Path("o"))]) is None
+    halved = plan(tables.select("t3", "ce", "resnet110-resnet20"), Path("o"), epochs=100, subset=25_000)
+    assert hours(halved) == pytest.approx(100 * 0.78 / 3600)
+
+
+def test_folders_of_other_recipes_are_refused(tmp_path: Path) -> None:
+    cells = tables.select("t1", "ce", "resnet20")
+    small = ["data=cifar10-mini", "student=resnet8", "device=cpu", "batch=50"]
+    (job,) = plan(cells, tmp_path, settings=small, epochs=1, subset=50)
+    fit(job.recipe, job.out)
+    check_folders([job])
+    with pytest.raises(InputError, match="another recipe: epochs"):
+        check_folders(plan(cells, tmp_path, settings=[*small, "milestones=1"], epochs=2, subset=50))
