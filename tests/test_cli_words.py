@@ -29,11 +29,11 @@ def test_heatmap_of_chosen_classes_and_of_all(scns, tmp_path: Path) -> None:
 
 def test_pages_hold_every_class_once_with_like_classes_together() -> None:
     from scns import words
-    from scns.cli.words import _pages
+    from scns.cli.words import pages_of
 
     names = words.label_names("cifar100")
     cosine = words.class_cosines(words.label_vectors(names))
-    pages = _pages("cifar100", names, cosine, None, every=True)
+    pages = pages_of("cifar100", names, cosine, None, every=True)
     assert [len(page) for page in pages] == [20] * 5
     order = [row for page in pages for row in page]
     assert sorted(order) == list(range(100))
