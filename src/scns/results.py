@@ -14,14 +14,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from scns import tables
+from scns import paper, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.files import atomic
 from scns.recipe import Recipe, differences
 from scns.tables import Cell
 
-_PRINTED = Path(__file__).parent / "assets" / "paper_tables.json"
 # A run may differ in these from its cell and still be compared with the paper: chance, speed, and where things lie.
 _NEUTRAL = ("seed", "data_seed", "teacher", "precision", "compile", "graph", "deterministic")
 _SMALLER = ("data", "size", "subset", "labelled", "epochs", "validation", "student")
@@ -139,14 +138,11 @@ def as_dict(results: Results) -> dict[str, Any]:
 
 @cache
 def printed_values() -> dict[tuple[str, str, float | None, str], float]:
-    """The paper's accuracies by (table, method, beta or k, column), where the file of them is there."""
-    if not _PRINTED.exists():
-        return {}
+    """The paper's accuracies by (table, method, beta or k as printed, column)."""
     found = {}
-    for each in json.loads(_PRINTED.read_text())["cells"]:
-        hyper = each.get("hyper", {})
-        value = next((hyper[key] for key in ("beta", "k", "k_denominator") if key in hyper), None)
-        found[each["table"][:2].lower(), each["method"], value, each["column"]] = each["value"]
+    for each in (cell for name in paper.tables() for cell in paper.cells(name)):
+        value = next((each.hyper[key] for key in ("beta", "k", "k_denominator") if key in each.hyper), None)
+        found[each.table, each.method, value, each.column] = each.value
     return found
 
 
