@@ -31,7 +31,7 @@ LAYERS = [
     {"run"},
     {"train"},
     {"runs", "export", "watch", "demo", "sweep"},
-    {"tables", "plan", "results", "claims", "report"},
+    {"tables", "plan", "results", "claims", "tune", "report"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -7,7 +7,22 @@ from typing import Annotated
 import typer
 
 from scns import __version__
-from scns.cli import data, demo, figures, methods, models, neighbors, results, runs, screen, sweep, theory, train, words
+from scns.cli import (
+    data,
+    demo,
+    figures,
+    methods,
+    models,
+    neighbors,
+    results,
+    runs,
+    screen,
+    sweep,
+    theory,
+    train,
+    tune,
+    words,
+)
 from scns.errors import InputError
 
 app = typer.Typer(
@@ -44,6 +59,7 @@ app.command("models")(models.table)
 app.command("figures")(figures.figures)
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
+app.command("tune")(tune.tune)
 app.command("recipes")(runs.recipes)
 app.command("runs")(runs.runs)
 app.command("results")(results.results)

@@ -1,0 +1,62 @@
+"""`scns tune`: search a grid on held-out images."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scns.cli import screen
+
+
+def tune(
+    recipe: Annotated[str, typer.Argument(help="A name (see `scns recipes`), or a .toml or .json file.")],
+    grid: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE,...; several make all combinations.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every run.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; the same as --set epochs=N.")] = None,
+    subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for all runs.")] = Path("runs/tune"),
+    pack: Annotated[int, typer.Option(help="Runs at once on one device.")] = 8,
+) -> None:
+    """Search a grid: judged on 5 % of the training images, the winner trained again on all of them.
+
+    Example: scns tune mini-uniform --grid method.negatives=16,256 --grid method.tau=0.07,0.2 --epochs 3
+    """
+    from scns import preflight
+    from scns.recipes import load_recipe
+    from scns.train import Stopped
+    from scns.tune import jobs
+    from scns.tune import tune as search
+    from scns.watch import watching
+
+    changes = [f"{key}={value}" for key, value in (("epochs", epochs), ("subset", subset)) if value is not None]
+    chosen = load_recipe(recipe).with_settings([*(settings or []), *changes])
+    for _, job in jobs(chosen, grid or [], out):
+        preflight.check(job.recipe)
+    try:
+        with watching(screen.err, sys.stderr.isatty(), False) as watch:
+            found = search(
+                chosen, grid or [], out, pack=pack, say=lambda line: screen.err.print(line, markup=False), watch=watch
+            )
+    except Stopped as stopped:
+        screen.complain(str(stopped))
+        raise typer.Exit(stopped.code) from None
+    rows: list[list[object]] = [
+        [
+            " ".join(trial.settings),
+            "failed" if trial.validation is None else f"{trial.validation:.2f}",
+            "best" if trial is found.best else trial.outcome.error,
+        ]
+        for trial in found.trials
+    ]
+    screen.table("", {"settings": "left", "validation %": "right", "": "left"}, rows)
+    if found.final.result is None:
+        screen.complain(f"The winner could not be trained on all images: {found.final.error}")
+        raise typer.Exit(1)
+    screen.out.print(
+        f"{' '.join(found.best.settings)}, on all images: {found.final.result['test']:.2f} % of the test images.",
+        markup=False,
+    )
+    screen.out.print(f"run: {found.final.job.out}", markup=False)
