@@ -20,6 +20,7 @@ from scns.train import Watch, fit
 
 _ANCHORS = 12
 _SHOWN = 8
+_EVERY = 5  # epochs between looks at the test images, which cost a fifth of an epoch
 
 
 def run(
@@ -27,7 +28,9 @@ def run(
 ) -> list[list[str]]:
     """Run the demo in the folder `out`; returns the rows of its table: (student, accuracy, retrieval, seconds)."""
     say(f"1/4  A first network: resnet8, {epochs} epochs of cross-entropy on {subset or 2500:,} bundled images.")
-    first = fit(replace(named("mini-ce"), epochs=epochs, subset=subset), out / "first", watch=watch)
+    first = fit(
+        replace(named("mini-ce"), epochs=epochs, subset=subset, evaluate_every=_EVERY), out / "first", watch=watch
+    )
     images = first.data.train
 
     say("2/4  Who is similar? Class level from word vectors, instance level from the network's embeddings.")
@@ -46,7 +49,9 @@ def run(
         "instance-level": "mini-instance",
     }.items():
         chosen = named(recipe)
-        chosen = replace(chosen, epochs=epochs, subset=subset, arguments={**chosen.arguments, **arguments})
+        chosen = replace(
+            chosen, epochs=epochs, subset=subset, evaluate_every=_EVERY, arguments={**chosen.arguments, **arguments}
+        )
         if recipe == "mini-instance":
             chosen = replace(chosen, teacher=str(out / "first"), distil=False)
         students[name] = fit(chosen, out / recipe, watch=watch)
