@@ -311,3 +311,16 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
 def test_bad_input(make: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", ["uniform", "class", "instance", "mixed"])
+def test_draws_are_the_same_on_a_gpu(name: str) -> None:
+    here, there = samplers()[name], samplers()[name].to("cuda")
+    anchors = EVERY.to("cuda")
+    assert torch.equal(there.sample(anchors, 200, epoch=3).cpu(), here.sample(EVERY, 200, epoch=3))
+    for correct in (False, True):
+        indices, log_weights = there.weights(anchors, 200, epoch=3, correct=correct)
+        wanted = here.weights(EVERY, 200, epoch=3, correct=correct)
+        assert torch.equal(indices.cpu(), wanted[0]) and torch.allclose(log_weights.cpu(), wanted[1], atol=1e-5)
