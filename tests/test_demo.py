@@ -16,6 +16,8 @@ def test_demo_writes_its_pages_and_rows(tmp_path: Path, capsys: pytest.CaptureFi
     page = (tmp_path / "negatives.html").read_text()
     assert page.count("<section>") == 12 and page.count("<img ") == 12 * (1 + 3 * 8)
     assert (tmp_path / "neighbors.safetensors").exists()
+    report = (tmp_path / "report.html").read_text()
+    assert all(name in report for name in ("first", "mini-uniform", "mini-class", "mini-instance"))
     assert "4/4" in capsys.readouterr().out
     again = demo.run(tmp_path, epochs=1, subset=400)  # finished runs are read, not trained again
     assert again == rows

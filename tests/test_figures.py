@@ -12,11 +12,11 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from PIL import Image
 
-from scns import paper
+from scns import curves, paper
 from scns.cli import figures as command
 from scns.errors import InputError
 from scns.plots import save
-from scns.report import curves, figures, sphere
+from scns.report import figures, sphere
 
 
 def texts(figure: Figure) -> list[str]:

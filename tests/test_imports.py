@@ -30,8 +30,8 @@ LAYERS = [
     {"step"},
     {"run"},
     {"train"},
-    {"runs", "export", "watch", "demo", "sweep"},
-    {"tables", "plan", "results", "claims", "tune", "report"},
+    {"runs", "export", "watch", "sweep"},
+    {"tables", "plan", "curves", "results", "claims", "tune", "report", "demo"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

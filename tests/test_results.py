@@ -11,7 +11,7 @@ import pytest
 
 from scns import results, tables
 from scns.checkpoint import Folder
-from scns.claims import claims, epochs_to_converge, interval, paired, quantile
+from scns.claims import claims, interval, paired, quantile
 from scns.errors import InputError
 from scns.recipe import Recipe
 
@@ -183,13 +183,6 @@ def test_pairs_share_their_key() -> None:
     found = paired({("a",): 3.0, ("b",): 5.0, ("c",): 0.0}, {("a",): 1.0, ("b",): 1.0, ("d",): 9.0})
     assert found is not None and found.n == 2 and found.mean == 3
     assert paired({("a",): 1.0}, {}) is None
-
-
-def test_epochs_to_converge() -> None:
-    rising = [10.0 * i for i in range(10)] + [90.0] * 10
-    assert epochs_to_converge(rising) == 14  # the first five epochs at 90 end there
-    assert epochs_to_converge([1.0] * 4) is None
-    assert epochs_to_converge([50.0] * 8) == 5
 
 
 # --- claims

@@ -15,6 +15,7 @@ from statistics import mean, stdev
 import torch
 
 from scns import models
+from scns.curves import WINDOW, epochs_to_converge
 from scns.results import Entry, Results, history
 
 # Student's t, 97.5 %, for 1, 2, ... 30 degrees of freedom.
@@ -23,7 +24,6 @@ _T = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _NORMAL = 1.959964  # the same for infinitely many
-_TRAILING, _WITHIN = 5, 0.2  # epochs averaged, and points below the best average that count as converged
 _BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
 _OF_THE_METHOD = ("method", "preset", "arguments", "distil", "teacher", "teacher_mode", "data_seed", "root", "device")
@@ -116,14 +116,6 @@ def values(entries: Iterable[Entry], chosen: Callable[[str], bool], *, by_value:
     return {_key(each, by_value): each.test for each in entries if each.cell and chosen(each.cell.row.slug)}
 
 
-def epochs_to_converge(accuracies: list[float]) -> int | None:
-    """The first epoch whose trailing mean over 5 is within 0.2 points of the largest; None for shorter runs."""
-    if len(accuracies) < _TRAILING:
-        return None
-    means = [mean(accuracies[i : i + _TRAILING]) for i in range(len(accuracies) - _TRAILING + 1)]
-    return next(i for i, value in enumerate(means) if value >= max(means) - _WITHIN) + _TRAILING
-
-
 def _key(entry: Entry, by_value: bool = False) -> Key:
     assert entry.cell is not None
     recipe, cell = entry.recipe, entry.cell
@@ -147,7 +139,8 @@ def _converge(entries: list[Entry]) -> tuple[str, str]:
     several: dict[str, dict[Key, list[float]]] = {"infonce": {}, "class": {}, "instance": {}}
     for each in entries:
         level = each.cell.row.slug.split("-scns")[0] if each.cell else ""
-        epochs = epochs_to_converge(history(each.path)) if level in several else None
+        curve = history(each.path) if level in several else []
+        epochs = epochs_to_converge(curve) if len(curve) >= WINDOW else None
         if epochs is not None:
             several[level].setdefault(_key(each), []).append(epochs)
     speed = {level: {key: mean(all_k) for key, all_k in found.items()} for level, found in several.items()}

@@ -13,6 +13,8 @@ from scns.data import Images
 from scns.gallery import Drawn, write_gallery
 from scns.neighbors import NeighborTable
 from scns.recipes import named
+from scns.report.page import write_report
+from scns.results import read
 from scns.run import Run
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
 from scns.teacher import Teacher
@@ -58,6 +60,7 @@ def run(
 
     say("4/4  The pages.")
     _write_pages(out, images, classes, table)
+    write_report(read(out), out, out / "report.html", gallery=False)
     return [_row(name, student) for name, student in students.items()]
 
 

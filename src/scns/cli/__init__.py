@@ -14,6 +14,7 @@ from scns.cli import (
     methods,
     models,
     neighbors,
+    report,
     results,
     runs,
     screen,
@@ -63,6 +64,7 @@ app.command("tune")(tune.tune)
 app.command("recipes")(runs.recipes)
 app.command("runs")(runs.runs)
 app.command("results")(results.results)
+app.command("report")(report.report)
 app.command("eval")(train.evaluate)
 app.command("embed")(train.embed)
 app.command("export")(train.export)

@@ -40,7 +40,7 @@ def demo(
         markup=False,
     )
     seconds = time.perf_counter() - start
-    screen.out.print(f"\n{seconds:.0f} s. Open {folder / 'negatives.html'} and {folder / 'classes.png'}.", markup=False)
+    screen.out.print(f"\n{seconds:.0f} s. Open in {folder}: report.html, negatives.html, classes.png.", markup=False)
     screen.out.print("Next, with your own embeddings and labels:", markup=False)
     screen.out.print(
         "  scns neighbors build --embeddings x.npy --labels y.npy -k 500 --out t.safetensors", markup=False

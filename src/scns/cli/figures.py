@@ -112,7 +112,8 @@ def _classes() -> "dict[str, Callable[[], Figure]]":
 
 
 def _of_runs(runs: Path) -> "dict[str, Callable[[], Figure]]":
-    from scns.report import curves, figures
+    from scns import curves
+    from scns.report import figures
 
     found, left_out = curves.read_curves(runs)
     for sentence in left_out:

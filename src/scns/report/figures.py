@@ -10,9 +10,9 @@ from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 
 from scns import paper
+from scns.curves import MARKED, WINDOW, WITHIN, epochs_to_converge
 from scns.errors import InputError
 from scns.plots import COLOURS, STYLES, new_figure
-from scns.report.curves import MARKED, WINDOW, WITHIN, epochs_to_converge
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DARK = 0.55  # share of the colour map below which white text is the more readable

@@ -1,0 +1,32 @@
+"""`scns report`: the page of many runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scns.cli import screen
+
+
+def report(
+    runs: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    pictures: Annotated[
+        bool, typer.Option(help="Show whom each sampler picks, for runs on the images that come with scns.")
+    ] = True,
+) -> None:
+    """Write one page about many runs: ours beside the paper, curves, negatives, and how to repeat each run."""
+    from scns.report.page import write_report
+    from scns.results import read
+
+    found = read(runs)
+    with screen.progress("Embedding images", "images") as advance:
+        write_report(found, runs, out, gallery=pictures, progress=advance)
+    for path, reason in found.skipped.items():
+        screen.err.print(f"Skipped {path}: {reason}", markup=False, soft_wrap=True)
+    count = len({entry.path for entry in found.entries})
+    screen.out.print(
+        f"Wrote {out}: {count} run{'s' * (count != 1)}, {out.stat().st_size / 1e6:.2f} MB. Open it in a browser.",
+        markup=False,
+        soft_wrap=True,
+    )

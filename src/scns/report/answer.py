@@ -1,0 +1,70 @@
+"""How the page opens: what was run, and what came out, in sentences."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from scns.report.groups import Group, by_data, paths
+from scns.report.markup import count, decided, text
+from scns.results import Entry
+
+
+def what(found: Sequence[Group], runs: dict[Path, Entry]) -> str:
+    """One paragraph: what was run."""
+    data = [f"{name} ({count(len(paths(own)), 'run')})" for name, own in by_data(found).items()]
+    methods = sorted({entry.recipe.method for entry in runs.values()})
+    hours = sum(entry.seconds for entry in runs.values()) / 3600
+    time = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    hardware = sorted({str(_result(path).get("hardware", "")) for path in runs} - {""})
+    on = f" on {', '.join(hardware)}" if hardware else ""
+    told = f"{count(len(found), 'setting')} (seeds apart); data: {', '.join(data)}; methods: {', '.join(methods)}."
+    return f"<p>{text(told)} {time} of training{text(on)}.</p>"
+
+
+def answer(found: Sequence[Group]) -> str:
+    """What came out, in sentences."""
+    said = [_against_paper(found)]
+    said += [_against_uniform(data, own) for data, own in by_data(found).items() if any(each.gain for each in own)]
+    if len(said) == 1 and not any(group.uniform for group in found):
+        said.append("No run has uniform negatives, so there is no difference to them.")
+    paragraphs = "".join(f"<p>{each}</p>" for each in said)
+    return f'<section class="answer" aria-label="The answer">{paragraphs}</section>'
+
+
+def _against_paper(found: Sequence[Group]) -> str:
+    # Cells that share their runs and their printed number, such as both widths of a teacher, are one comparison.
+    distinct = {
+        (tuple(paths([group])), group.line.printed): group.line.difference
+        for group in found
+        if group.line.difference is not None
+    }
+    differences = list(distinct.values())
+    if not differences:
+        shrunken = sum(group.line.shrunken for group in found)
+        why = f" (shrunken cells: {shrunken})" if shrunken else ""
+        return f"<b>Nothing here is comparable with the paper</b>: no setting is a cell of its tables in full{why}."
+    above = sum(each > 0 for each in differences)
+    below = sum(each < 0 for each in differences)
+    return (
+        f"<b>{count(len(differences), 'result')} compared with the paper</b>: {above} above it, {below} below; "
+        f"the mean difference is {mean(differences):+.2f} points."
+    )
+
+
+def _against_uniform(data: str, own: Sequence[Group]) -> str:
+    """How many settings are above and below uniform negatives beyond chance, and the one furthest above."""
+    gains = [(group, group.gain) for group in own if group.gain is not None]
+    above, below = (sum(decided(gain) == sign for _, gain in gains) for sign in (1, -1))
+    best, gain = max(gains, key=lambda pair: pair[1].mean)
+    chosen = f", the largest of {len(gains)} and so a flattered one" if len(gains) > 1 else ""
+    return (
+        f"<b>{count(len(gains), 'setting')} on {text(data)} compared with uniform negatives</b>: {above} above, "
+        f"{below} below, {len(gains) - above - below} undecided. The largest mean difference has "
+        f"{text(best.line.name)} ({text(best.line.student)}): {text(str(gain))}{chosen}."
+    )
+
+
+def _result(path: Path) -> dict[str, Any]:
+    return json.loads((path / "result.json").read_text(encoding="utf-8"))

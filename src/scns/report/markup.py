@@ -1,0 +1,87 @@
+"""Pieces of HTML: escaped text, numbers with what they sort by, and tables whose headers are buttons."""
+
+import html
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from scns.claims import Difference
+
+_PAIRS = 3  # the fewest that decide: accuracies are counts, so that two differences are often the same
+
+
+class Value(NamedTuple):
+    """A cell: its HTML, and the plain text it is sorted by ("": none, sorted last)."""
+
+    shown: str
+    key: str
+
+
+def text(words: str) -> str:
+    """Words as HTML that shows them and does nothing else."""
+    return html.escape(words, quote=True)
+
+
+def anchor(words: str) -> str:
+    """An id for a heading."""
+    return "on-" + re.sub(r"[^a-z0-9]+", "-", words.lower())
+
+
+def count(number: int, what: str) -> str:
+    """`3 runs`, `1 run`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def number(value: float | None, digits: int = 2) -> Value:
+    """A number that sorts by its value; nothing for None."""
+    return Value("", "") if value is None else Value(f"{value:,.{digits}f}", f"{value:.6g}")
+
+
+def spread(value: float | None, deviation: float | None) -> Value:
+    """A mean with its deviation."""
+    if value is None or deviation is None:
+        return number(value)
+    return Value(f"{value:.2f} ± {deviation:.2f}", f"{value:.6g}")
+
+
+def decided(value: Difference) -> int:
+    """1 or -1 where the 95 % interval is on one side of 0, else 0; two pairs may agree by chance and decide nothing."""
+    return value.sign if value.n >= _PAIRS else 0
+
+
+def difference(value: float | Difference | None) -> Value:
+    """A difference in points: its sign is an arrow and a colour too; below it the interval, where there is one."""
+    if value is None:
+        return Value("", "")
+    points = value.mean if isinstance(value, Difference) else value
+    kind, arrow = ("up", "▲") if points > 0 else ("down", "▼") if points < 0 else ("", "=")
+    unsure = " unsure" if isinstance(value, Difference) and not decided(value) else ""
+    shown = f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {points:+.2f}</span>'
+    if isinstance(value, Difference):
+        known = math.isfinite(value.low)
+        shown += f"<small>[{value.low:+.2f}, {value.high:+.2f}]</small>" if known else "<small>one pair</small>"
+    return Value(shown, f"{points:.6g}")
+
+
+def sortable(name: str, caption: str, heads: Mapping[str, str], rows: Sequence[Sequence[Value]]) -> str:
+    """A table that scrolls where it is too wide; `heads` maps a heading to the class of its column."""
+    top = "".join(
+        f'<th scope="col" class="{kind}" aria-sort="none"><button type="button">{text(head)}</button></th>'
+        for head, kind in heads.items()
+    )
+    body = "".join(f"<tr>{_row(row, list(heads.values()))}</tr>" for row in rows)
+    return (
+        f'<p class="soft" id="{name}-about">{text(caption)}</p>'
+        '<div class="wide" tabindex="0" role="region" aria-label="Table, scrolls sideways">'
+        f'<table class="sortable" id="{name}" aria-describedby="{name}-about">'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _row(row: Sequence[Value], kinds: Sequence[str]) -> str:
+    first, *others = row
+    cells = [f'<th scope="row" data-value="{text(first.key)}">{first.shown}</th>']
+    for value, kind in zip(others, kinds[1:], strict=True):
+        cells.append(f'<td class="{kind}" data-value="{text(value.key)}">{value.shown}</td>')
+    return "".join(cells)

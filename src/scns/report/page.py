@@ -1,0 +1,220 @@
+"""The report: run folders -> one HTML file that needs nothing else."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scns import __version__, tables
+from scns.claims import claims
+from scns.curves import MARKED, WINDOW, epochs_to_converge
+from scns.errors import InputError
+from scns.files import atomic
+from scns.report import pictures
+from scns.report.answer import answer, what
+from scns.report.groups import Group, by_data, curve, groups, history, paths
+from scns.report.markup import Value, anchor, count, difference, number, sortable, spread, text
+from scns.report.repeat import command
+from scns.report.svg import COLOURS, DASHES, Curve, chart
+from scns.results import Entry, Results
+
+_HERE = Path(__file__).parent
+# Nothing is loaded from anywhere: the browser itself refuses.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+Progress = Callable[[int, int], None] | None
+
+
+def write_report(
+    results: Results, folder: str | Path, out: str | Path, *, gallery: bool = True, progress: Progress = None
+) -> None:
+    """Write the page of the runs in a folder; the same runs make the same bytes."""
+    out = Path(out)
+    if out.is_dir():
+        raise InputError(f"'{out}' is a folder; name the file to write, such as {out / 'report.html'}.")
+    made = page(results, Path(folder), gallery=gallery, progress=progress)
+    try:
+        with atomic(out) as temporary:
+            temporary.write_bytes(made.encode("utf-8", "replace"))  # names of files may be no Unicode
+    except OSError as error:
+        raise InputError(f"'{out}' cannot be written ({error.strerror}); choose another --out.") from None
+
+
+def page(results: Results, folder: Path, *, gallery: bool = True, progress: Progress = None) -> str:
+    """The page as text."""
+    found = groups(results)
+    runs = {entry.path: entry for entry in results.entries}  # a run that two cells share is one run
+    named = {path: _name(path, folder) for path in runs}
+    sections = [_section(data, own, named, gallery=gallery, progress=progress) for data, own in by_data(found).items()]
+    title = f"{count(len(runs), 'run')} in {_folder_name(folder)}"
+    links = [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
+    menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in [*links, ("Recipes", "recipes")])
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{text(title)}</title><style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head><body>"
+        f"<header><h1>{text(title)}</h1>{what(found, runs)}{answer(found)}{_skipped(results, folder)}"
+        f'<nav aria-label="On this page">{menu}</nav></header>'
+        f"<main>{_claims(results)}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}</main>"
+        f"<footer>Made by scns {__version__}; it repeats with: scns report {text(_folder_name(folder))}</footer>"
+        f"<script>{(_HERE / 'page.js').read_text(encoding='utf-8')}</script></body></html>\n"
+    )
+
+
+def _skipped(results: Results, folder: Path) -> str:
+    if not results.skipped:
+        return ""
+    rows = "".join(f"<li><b>{text(_name(path, folder))}</b>: {text(why)}</li>" for path, why in results.skipped.items())
+    return (
+        '<section class="answer skipped" aria-label="Skipped"><p><b>Skipped</b>, not shown below:</p>'
+        f"<ul>{rows}</ul></section>"
+    )
+
+
+def _claims(results: Results) -> str:
+    if not any(entry.cell for entry in results.entries):
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row">({each.letter}) {text(each.text)}</th>'
+        f"<td>{_verdict(each.verdict)}{' <small>shrunken runs</small>' * each.shrunken}</td>"
+        f"<td>{text(each.evidence)}</td></tr>"
+        for each in claims(results)
+    )
+    return (
+        '<h2 id="claims">The paper\'s claims, by these runs</h2><div class="wide" tabindex="0" role="region" '
+        'aria-label="Claims"><table><thead><tr><th scope="col">claim</th><th scope="col">verdict</th>'
+        f'<th scope="col">evidence</th></tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _verdict(word: str) -> str:
+    kind = {"holds": "mark up", "fails": "mark down"}.get(word, "")
+    return f'<span class="{kind}">{text(word)}</span>'
+
+
+def _section(data: str, own: Sequence[Group], named: dict[Path, str], *, gallery: bool, progress: Progress) -> str:
+    """All that is known of one data set: numbers are never compared across data sets."""
+    shown = [f'<h2 id="{anchor(data)}">Results on {text(data)}</h2>', _lines(data, own)]
+    shown.append(_charts(own))
+    if gallery and data in pictures.BUNDLED:
+        folders = [(named[path], path) for path in paths(own)]
+        shown.append(pictures.section(data, folders, progress))
+    return "".join(shown)
+
+
+def _lines(data: str, own: Sequence[Group]) -> str:
+    """The settings: ours, the paper's, and the two differences."""
+    heads = {"setting": "", "student": "", "n": "number", "test %": "number"}
+    if any(group.line.validated is not None for group in own):
+        heads["by validation"] = "number"
+    if any(group.line.printed is not None for group in own):
+        heads |= {"paper": "number", "to the paper": "number"}
+    if any(group.gain for group in own):
+        heads["to uniform"] = "number"
+    if any(group.line.changed for group in own):
+        heads["remark"] = "remark"
+    rows = [[_line_value(group, head) for head in heads] for group in own]
+    caption = "Test accuracy after the last epoch: mean ± standard deviation over n seeds."
+    if "to uniform" in heads:
+        caption += (
+            " “To uniform” pairs the same seeds, in brackets its 95 % interval; a dashed frame says that it includes 0 "
+            "or has fewer than 3 pairs."
+        )
+    return sortable(f"lines-{anchor(data)}", caption, heads, rows)
+
+
+def _line_value(group: Group, head: str) -> Value:
+    line = group.line
+    own = [key for key in line.changed if not key.startswith("teacher.")]
+    changes = ", ".join(own or line.changed)
+    remark = f"shrunken: {changes}" if line.shrunken else f"changed: {changes}" if changes else ""
+    if head == "to uniform":
+        return Value("the baseline", "") if group.uniform else difference(group.gain)
+    if head == "paper":
+        return number(line.printed)
+    return {
+        "setting": Value(text(line.name), line.name),
+        "student": Value(text(line.student), line.student),
+        "n": number(line.n, 0),
+        "test %": spread(line.mean, line.deviation),
+        "by validation": spread(line.validated, line.validated_deviation),
+        "to the paper": difference(line.difference),
+        "remark": Value(text(remark), remark),
+    }[head]
+
+
+def _charts(own: Sequence[Group]) -> str:
+    """Curves, those of one network or pair in one chart, as many as colours and dashes tell apart."""
+    sorted_out: dict[str, list[Curve]] = {}
+    for group in own:
+        line, drawn = group.line, curve(group)
+        if drawn is not None:
+            where = f"{tables.TABLES[line.table]}: {line.column}" if line.table else line.student
+            sorted_out.setdefault(where, []).append(drawn)
+    most = COLOURS * DASHES
+    parts = [(title, all_[i : i + most]) for title, all_ in sorted_out.items() for i in range(0, len(all_), most)]
+    return "<h3>Convergence</h3>" + "".join(chart(some, title) for title, some in parts) if parts else ""
+
+
+def _runs(runs: dict[Path, Entry], named: dict[Path, str]) -> str:
+    heads = {"run": "", "data": "", "student": "", "method": "", "seed": "number", "epochs": "number"}
+    heads |= {"test %": "number", "by validation": "number", "converged at": "number", "seconds": "number"}
+    rows = [_run(entry, named[path], place) for place, (path, entry) in enumerate(runs.items())]
+    for head in ("by validation", "converged at"):
+        place = list(heads).index(head)
+        if not any(row[place].key for row in rows):
+            del heads[head]
+            rows = [row[:place] + row[place + 1 :] for row in rows]
+    box = (
+        '<div class="filter"><label for="filter">Show runs with</label><input id="filter" type="search" '
+        'aria-controls="table-of-runs" placeholder="words, such as: class resnet8" autocomplete="off">'
+        f'<span id="filter-count" role="status">{len(runs)} of {len(runs)} runs</span></div>'
+    )
+    about = {
+        "by validation": "“By validation”: on test, at the epoch that was best on held-out images.",
+        "converged at": f"“Converged at”: the first epoch whose mean over {WINDOW} is within {MARKED} of the best.",
+    }
+    caption = " ".join(["A click on a heading sorts.", *(words for head, words in about.items() if head in heads)])
+    return f'<h2 id="runs">All runs</h2>{box}{sortable("table-of-runs", caption, heads, rows)}'
+
+
+def _run(entry: Entry, name: str, place: int) -> list[Value]:
+    recipe, tested = entry.recipe, history(entry.path)
+    every = list(tested) == list(range(1, len(tested) + 1))  # else evaluations are no epochs
+    judged = every and len(tested) >= WINDOW
+    return [
+        Value(f'<a href="#run-{place}">{text(name)}</a>', name),
+        *(Value(text(word), word) for word in (recipe.data, recipe.student, _method(entry))),
+        number(recipe.seed, 0),
+        number(recipe.epochs, 0),
+        number(entry.test),
+        number(entry.validated),
+        number(epochs_to_converge(list(tested.values())) if judged else None, 0),
+        number(entry.seconds, 0),
+    ]
+
+
+def _method(entry: Entry) -> str:
+    """The method with what tells it from its kin: preset and sampler."""
+    extra = [entry.recipe.preset, str(entry.recipe.arguments.get("sampler", ""))]
+    return " ".join([entry.recipe.method, *(word for word in extra if word)])
+
+
+def _recipes(runs: dict[Path, Entry], named: dict[Path, str]) -> str:
+    shown = "".join(
+        f'<details id="run-{place}"><summary>{text(named[path])}</summary>'
+        f'<p class="soft">It repeats with:</p>'
+        f'<pre class="line"><code>{text(command(entry.recipe, named[path]))}</code></pre>'
+        f'<p class="soft">Its recipe:</p><pre>{text(entry.recipe.as_toml())}</pre></details>'
+        for place, (path, entry) in enumerate(runs.items())
+    )
+    return f'<h2 id="recipes">Recipes</h2>{shown}'
+
+
+def _folder_name(folder: Path) -> str:
+    return folder.name or folder.resolve().name
+
+
+def _name(path: Path, folder: Path) -> str:
+    """A run's path below the folder; its own name where the folder is the run."""
+    below = path.relative_to(folder).as_posix()
+    return _folder_name(folder) if below == "." else below

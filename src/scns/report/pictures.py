@@ -1,0 +1,162 @@
+"""Anchors beside the negatives that each sampler picks, for data sets that come with scns."""
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from scns import datasets, draws, runs, words
+from scns.data import Images
+from scns.errors import InputError
+from scns.gallery import Drawn, data_uri
+from scns.neighbors import NeighborTable
+from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
+
+BUNDLED = ("cifar10-mini",)
+_ANCHORS, _PICKS = 6, 8
+_CLASSES, _NEAREST = 2, 100  # as in the bundled recipes mini-class and mini-instance
+_SCALE = 5.0  # the paper's "tau = 5" of the sampling distribution
+
+Progress = Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The embedding of the training images by a run's student: who is near whom."""
+
+    name: str
+    embedding: Tensor  # float32 [n, width]
+
+
+def section(data: str, folders: Sequence[tuple[str, Path]], progress: Progress = None) -> str:
+    """The pictures of a bundled data set; instance-level ones by the first of the runs that kept its student."""
+    images = datasets.load(data)
+    for name, path in folders:
+        try:
+            student = runs.load_student(path)
+        except InputError:
+            continue
+        if student.size == images.size:
+            return gallery(images, Source(name, runs.embed(student, images, progress=progress)))
+    return gallery(images)
+
+
+def gallery(images: Images, source: Source | None = None) -> str:
+    """Anchors with uniform, class-level and, given an embedding, instance-level negatives, and the tables' numbers."""
+    anchors = draws.permutation(len(images), 0, draws.SPLIT)[:_ANCHORS]
+    drawn = [Drawn("Uniform", "any image of another class", UniformNegatives(images.labels).sample(anchors, _PICKS))]
+    told: list[tuple[str, NeighborTable]] = []
+    heat = ""
+    try:
+        vectors = words.label_vectors(list(images.names))
+    except InputError:  # names without a known word: there is no class-level table
+        pass
+    else:
+        classes = NeighborTable.build(vectors, k=min(_CLASSES, images.classes - 1))
+        picked = ClassNegatives(classes, images.labels, scale=_SCALE).sample(anchors, _PICKS)
+        drawn.append(Drawn("Class-level", f"of the {classes.info.k} classes whose names are most alike", picked))
+        told.append(("classes, by the words of their names", classes))
+        heat = _heat(images.names, words.class_probabilities(vectors, _SCALE))
+    if source is not None:
+        table = NeighborTable.build(source.embedding, images.labels, k=min(_NEAREST, len(images) // 5))
+        drawn.append(_instance(table, anchors))
+        told.append((f"images, by the student of {source.name}", table))
+    articles = "".join(_article(images, int(anchor), place, drawn) for place, anchor in enumerate(anchors))
+    return (
+        f"<h3>Whom each sampler picks as negatives</h3><p>{_about(drawn, source)}</p>"
+        f'<div class="anchors">{articles}</div>{heat}{_statistics(told)}'
+    )
+
+
+def _about(drawn: Sequence[Drawn], source: Source | None) -> str:
+    parts = [f"<b>{each.name}</b>: {html.escape(each.about)}." for each in drawn]
+    if source is None:
+        parts.append("Instance-level negatives need a run that kept its student (model.safetensors); here is none.")
+    else:
+        parts.append(
+            f"Near is what the student of {html.escape(source.name)} calls near; numbers are cosines to the anchor. "
+            "A dashed frame and “?” mark a suspected false negative: nearer than any image of the anchor's own class."
+        )
+    return " ".join(parts)
+
+
+def _instance(table: NeighborTable, anchors: Tensor) -> Drawn:
+    picked = InstanceNegatives(table, scale=_SCALE).sample(anchors, _PICKS)
+    place = (table.indices[anchors].long()[:, None, :] == picked[:, :, None]).int().argmax(2)
+    scores = table.scores[anchors].float().gather(1, place)
+    assert table.positive is not None  # built with labels
+    suspect = scores > table.positive[anchors].float()[:, None]
+    return Drawn(
+        "Instance-level", f"of the {table.info.k} most similar images of other classes", picked, scores, suspect
+    )
+
+
+def _article(images: Images, anchor: int, place: int, drawn: Sequence[Drawn]) -> str:
+    name = html.escape(images.names[int(images.labels[anchor])])
+    shown = _pick(images, anchor, "anchor", "anchor", "anchor")
+    rows = [f'<h4>{name} <span class="soft">image {anchor}</span></h4><div class="picks">{shown}</div>']
+    for each in drawn:
+        picks = []
+        for column, sample in enumerate(each.indices[place].tolist()):
+            score = "" if each.scores is None else f"{float(each.scores[place, column]):.2f}"
+            suspect = each.suspect is not None and bool(each.suspect[place, column])
+            note, kind = (f"<b>{score} ?</b>", "suspect") if suspect else (score, "")
+            picks.append(_pick(images, sample, kind, note, "suspected false negative" if suspect else "negative"))
+        rows.append(f'<div class="soft">{each.name}</div><div class="picks">{"".join(picks)}</div>')
+    return f"<article>{''.join(rows)}</article>"
+
+
+def _pick(images: Images, sample: int, kind: str, note: str, role: str) -> str:
+    name = html.escape(images.names[int(images.labels[sample])])
+    picture = f'<img src="{data_uri(images.pixels[sample])}" alt="{role}: {name}, image {sample}">'
+    return f'<figure class="pick {kind}">{picture}<figcaption>{name}<br>{note}</figcaption></figure>'
+
+
+def _heat(names: Sequence[str], probabilities: Tensor) -> str:
+    """How often a class draws another, as a table whose colour repeats the numbers."""
+    heads = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in names)
+    largest = float(probabilities.max())
+    rows = []
+    for name, row in zip(names, probabilities.tolist(), strict=True):
+        # at most 45 % of the colour, so that the text keeps its contrast on it
+        cells = "".join(
+            f'<td style="background:color-mix(in srgb,var(--c0) {45 * value / largest:.0f}%,transparent)">'
+            f"{100 * value:.0f}</td>" if value else "<td>–</td>"
+            for value in row
+        )  # fmt: skip
+        rows.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')
+    return (
+        f"<h3>Which classes are alike</h3><p>How often, in %, the class of a row draws that of a column: "
+        f'softmax({_SCALE:g} cosine) of the words in their names.</p><div class="wide" tabindex="0" role="region" '
+        'aria-label="Class probabilities, in %"><table class="heat">'
+        f'<thead><tr><th scope="col">anchor</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def _statistics(told: Sequence[tuple[str, NeighborTable]]) -> str:
+    """What `scns neighbors info` says of the tables behind the pictures."""
+    if not told:
+        return ""
+    described = [table.describe(_SCALE) for _, table in told]
+    keys = list(dict.fromkeys(key for each in described for key in each))
+    heads = "".join(f'<th scope="col">{html.escape(name)}</th>' for name, _ in told)
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(key)}</th>'
+        + "".join(f"<td>{html.escape(_value(each.get(key)))}</td>" for each in described)
+        + "</tr>"
+        for key in keys
+    )
+    return (
+        '<h3>The tables behind them</h3><div class="wide" tabindex="0" role="region" aria-label="Table statistics">'
+        f'<table><thead><tr><th scope="col">nearest</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number}" for name, number in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

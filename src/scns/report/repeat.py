@@ -1,0 +1,43 @@
+"""The line that repeats a run."""
+
+import json
+import shlex
+from typing import Any
+
+from scns import recipes
+from scns.errors import InputError
+from scns.recipe import Recipe, differences
+
+
+def command(recipe: Recipe, path: str) -> str:
+    """`scns train NAME --set ...`, from the named recipe that is nearest, or from the run's own recipe.json."""
+    out = ["--out", f"again/{path}"]  # a folder of its own, below which the cell of a table keeps its name
+    lines = [line for name in recipes.names() if (line := _from(name, recipe)) is not None]
+    if not lines:
+        return shlex.join(["scns", "train", f"{path}/recipe.json", *out])
+    shortest: list[str] = min(lines, key=len)
+    return shlex.join([*shortest, *out])
+
+
+def _from(name: str, recipe: Recipe) -> list[str] | None:
+    """The words that make the recipe of a named one; None where the command line cannot say it."""
+    base = recipes.named(name)
+    changed = {key: new for key, (_, new) in differences(base, recipe).items() if key != "arguments"}
+    changed |= {
+        f"method.{key}": value
+        for key, value in recipe.arguments.items()
+        if key not in base.arguments or base.arguments[key] != value
+    }
+    settings = [f"{key}={_text(value)}" for key, value in changed.items()]
+    try:
+        made = base.with_settings(settings)
+    except InputError:
+        return None
+    words = [word for setting in settings for word in ("--set", setting)]
+    return None if differences(made, recipe) else ["scns", "train", name, *words]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)

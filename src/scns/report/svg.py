@@ -1,0 +1,103 @@
+"""Accuracy over epochs as inline SVG: complete without a script; with the page's, a curve can be read off."""
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+COLOURS, DASHES = 6, 4  # of page.css: together they tell 24 curves apart
+_WIDTH, _HEIGHT = 720, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 26, 36, 56  # room for tick labels of 22 px, as on a phone
+_TICKS = 5  # about as many on each axis
+
+Place = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracies in percent after the epochs, which are counted from 1."""
+
+    name: str
+    epochs: Sequence[int]
+    accuracies: Sequence[float]
+
+
+def chart(curves: Sequence[Curve], title: str) -> str:
+    """A <figure> with up to 24 curves, a legend that hides them, and a line of text for the one under the pointer."""
+    last = max(max(curve.epochs) for curve in curves)
+    values = [value for curve in curves for value in curve.accuracies]
+    step = _step(max(values) - min(values))
+    low = step * math.floor(min(values) / step)
+    high = max(low + step, step * math.ceil(max(values) / step))
+
+    def across(epoch: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * ((epoch - 1) / (last - 1) if last > 1 else 0.5)
+
+    def down(value: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
+
+    grid = [_horizontal(down(tick), f"{tick:g}") for tick in _between(low, high, step)]
+    grid += [_vertical(across(epoch), epoch) for epoch in _epochs(last)]
+    paths = [_path(curve, number, across, down) for number, curve in enumerate(curves)]
+    return (
+        f'<figure class="chart"><figcaption>{html.escape(title)}</figcaption>'
+        f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" tabindex="0" role="img" '
+        f'aria-label="{html.escape(_summary(curves, title))}">{"".join(grid)}'
+        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">epoch</text>'
+        f'<text x="{_LEFT}" y="{_TOP - 14}">test accuracy, %</text>'
+        f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>{"".join(paths)}<circle class="dot" r="5"/></svg>'
+        '<div class="tip" role="status">Point at a curve, or focus the chart and use the arrow keys.</div>'
+        f'<ul class="legend">{"".join(_legend(curve, number) for number, curve in enumerate(curves))}</ul></figure>'
+    )
+
+
+def _path(curve: Curve, number: int, across: Place, down: Place) -> str:
+    places = [
+        (epoch, value, f"{across(epoch):.1f}", f"{down(value):.1f}")
+        for epoch, value in zip(curve.epochs, curve.accuracies, strict=True)
+    ]
+    drawn = "M" + "L".join(f"{x} {y}" for _, _, x, y in places) + ("h.1" if len(places) == 1 else "")
+    points = " ".join(f"{epoch}:{value:.2f}:{x}:{y}" for epoch, value, x, y in places)
+    name = html.escape(curve.name)
+    return f'<path class="curve {_look(number)}" d="{drawn}" data-name="{name}" data-points="{points}"/>'
+
+
+def _legend(curve: Curve, number: int) -> str:
+    swatch = f'<svg viewBox="0 0 36 8" aria-hidden="true"><path class="{_look(number)}" d="M0 4H36"/></svg>'
+    told = f"{html.escape(curve.name)}: {curve.accuracies[-1]:.2f}&nbsp;%"
+    return f'<li><label><input type="checkbox" checked>{swatch}{told}</label></li>'
+
+
+def _look(number: int) -> str:
+    return f"k{number % COLOURS} d{number // COLOURS % DASHES}"
+
+
+def _summary(curves: Sequence[Curve], title: str) -> str:
+    ends = "; ".join(f"{curve.name} ends at {curve.accuracies[-1]:.2f} %" for curve in curves)
+    return f"Test accuracy over epochs, {title}: {ends}"
+
+
+def _horizontal(y: float, text: str) -> str:
+    line = f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    return f'{line}<text x="{_LEFT - 8}" y="{y:.1f}" dy=".35em" text-anchor="end">{text}</text>'
+
+
+def _vertical(x: float, epoch: int) -> str:
+    return f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 24}" text-anchor="middle">{epoch}</text>'
+
+
+def _epochs(last: int) -> list[int]:
+    """1, then round numbers up to the last epoch."""
+    step = max(1, int(_step(last)))
+    return [1] + [epoch for epoch in range(step, last + 1, step) if epoch > max(1, step // 2)]
+
+
+def _between(low: float, high: float, step: float) -> list[float]:
+    return [round(low + i * step, 6) for i in range(round((high - low) / step) + 1)]
+
+
+def _step(span: float) -> float:
+    """1, 2 or 5 times a power of ten, so that about 5 of them make the span."""
+    rough = max(span, 1e-3) / _TICKS  # curves that are flat still have an axis
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))

@@ -1,0 +1,317 @@
+"""The report page as text: what it says of runs, what it escapes, how large it gets, and what it refuses."""
+
+import errno
+import os
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import Ran
+from report_runs import put, put_cell
+from scns import datasets, recipes, tables
+from scns.claims import interval
+from scns.data import Images
+from scns.errors import InputError
+from scns.recipe import Recipe, differences
+from scns.report import markup
+from scns.report.groups import groups
+from scns.report.markup import decided, difference
+from scns.report.page import page, write_report
+from scns.report.pictures import Source, gallery
+from scns.report.repeat import command
+from scns.report.svg import Curve, chart
+from scns.results import read
+
+TINY = Recipe(data="cifar10", student="resnet8", epochs=3)  # not bundled: no pictures, so that tests are fast
+NASTY = "<script>alert(1)<&'\""
+
+
+class Outline(HTMLParser):
+    """The elements of a page, and whether each is closed where it must be."""
+
+    VOID = ("meta", "img", "input", "br", "line", "circle", "path")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+
+def render(folder: Path) -> str:
+    return page(read(folder), folder)
+
+
+def rows(text: str, table: str) -> list[list[str]]:
+    """The texts of a table's rows."""
+    body = re.search(rf'id="{table}".*?<tbody>(.*?)</tbody>', text, re.S)
+    assert body is not None
+    lines = re.findall(r"<tr>(.*?)</tr>", body[1], re.S)
+    return [
+        [re.sub("<[^>]+>", " ", each).strip() for each in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", line)]
+        for line in lines
+    ]
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Path:
+    put_cell(tmp_path, "t3/infonce/resnet110-resnet20", [69.0, 69.2, 69.1])
+    put_cell(tmp_path, "t3/instance-scns-k50/resnet110-resnet20", [72.0, 72.3, 72.2])
+    put_cell(tmp_path, "t3/kld/resnet110-resnet20", [68.0, 68.1, 68.4])
+    put_cell(tmp_path, "t3/kld/resnet110-resnet8", [40.0], epochs=2, subset=100)
+    return tmp_path
+
+
+def test_ours_beside_the_paper_and_the_uniform_baseline(cells: Path) -> None:
+    text = render(cells)
+    found = {row[0].split("/", 1)[1]: row[2:] for row in rows(text, "lines-on-cifar100")}
+    # n, test, paper, to the paper, to uniform, remark; printed are 71.21 and 69.78
+    instance = found["instance-scns-k50/resnet110-resnet20"]
+    assert instance[:3] == ["3", "72.17 ± 0.15", "71.21"]
+    assert re.search(r"▲\s+\+0\.96", instance[3]) and re.search(r"▲\s+\+3\.07", instance[4])
+    gain = interval([3.0, 3.1, 3.1])
+    assert f"[{gain.low:+.2f}, {gain.high:+.2f}]" in instance[4]
+    kld = found["kld/resnet110-resnet20"]
+    assert re.search(r"▼\s+-1\.61", kld[3]) and re.search(r"▼\s+-0\.93", kld[4])
+    assert found["infonce/resnet110-resnet20"][2:5] == ["", "", "the baseline"]
+    small = found["kld/resnet110-resnet8"]
+    assert small[2:5] == ["", "", ""] and small[5] == "shrunken: epochs, subset"  # never compared with the paper
+    assert "<b>2 results compared with the paper</b>: 1 above it, 1 below; the mean difference is -0.33 points" in text
+    assert "1 above, 1 below, 0 undecided" in text and "The paper's claims" in text
+
+
+def test_one_run_in_two_columns_is_one_comparison(tmp_path: Path) -> None:
+    put_cell(tmp_path, "t3/ce/wrn-40-1-resnet20", [69.0])  # also resnet110-resnet20 and wrn-40-2-resnet20
+    text = render(tmp_path)
+    assert len(rows(text, "lines-on-cifar100")) == 3 and len(rows(text, "table-of-runs")) == 1
+    assert "<b>2 results compared with the paper</b>" in text  # printed as 66.26 and twice as 67.69
+
+
+def test_two_pairs_decide_nothing() -> None:
+    same = interval([0.4, 0.4])  # of no width, by chance
+    assert same.sign == 1 and decided(same) == 0 and "unsure" in difference(same).shown
+    assert decided(interval([0.4, 0.5, 0.4])) == 1 and "unsure" not in difference(interval([0.4, 0.5, 0.4])).shown
+    assert "down" in difference(-0.5).shown and "one pair" in difference(interval([1.0])).shown
+    assert difference(None) == ("", "")
+
+
+def test_a_doubtful_baseline_is_none(tmp_path: Path) -> None:
+    """Uniform runs with 256 and with 1,024 negatives: the others are compared with neither."""
+    uniform = replace(TINY, method="infonce", arguments={"sampler": "uniform"})
+    put(tmp_path / "uniform-0", uniform, 50)
+    put(tmp_path / "class-0", replace(TINY, method="infonce", arguments={"sampler": "class"}), 52)
+    put(tmp_path / "mixed-0", replace(TINY, method="infonce", preset="t1-infonce+lm"), 53)  # uniform with mixtures
+    gains = {group.line.name: group.gain for group in groups(read(tmp_path))}
+    assert gains["uniform"] is None and gains["class"].mean == 2 and gains["mixed"].mean == 3
+    put(tmp_path / "more-0", replace(uniform, arguments={"sampler": "uniform", "negatives": 256}), 51)
+    assert all(group.gain is None for group in groups(read(tmp_path)))
+
+
+def test_data_sets_have_sections_of_their_own(tmp_path: Path) -> None:
+    put(tmp_path / "ten-0", replace(TINY, method="infonce"), 50)
+    put(tmp_path / "hundred-0", replace(TINY, data="cifar100", method="kld"), 60)
+    text = render(tmp_path)
+    assert [row[0] for row in rows(text, "lines-on-cifar10")] == ["ten"]
+    assert [row[0] for row in rows(text, "lines-on-cifar100")] == ["hundred"]
+    assert len(rows(text, "table-of-runs")) == 2 and "to uniform" not in text  # no pair within one data set
+    assert text.count('<figure class="chart">') == 2
+    assert "Nothing here is comparable with the paper" in text
+
+
+def test_the_page_is_whole_and_needs_nothing_else(cells: Path) -> None:
+    text = render(cells)
+    outline = Outline(text)
+    assert not outline.open
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)|url\(|@import|https?:""", text)
+    for tag, attributes in outline.tags:
+        if tag == "th":
+            assert attributes.get("scope") in ("row", "col")
+    identities = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    targets = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
+    assert {target[1:] for target in targets if target} <= set(identities)
+    assert text == render(cells)  # the same runs, the same bytes
+
+
+def test_names_are_shown_not_run(tmp_path: Path) -> None:
+    put(tmp_path / f"{NASTY}-0", replace(TINY, student=NASTY, data=NASTY, arguments={"sampler": NASTY}), 50)
+    broken = put(tmp_path / "<b>broken-0", replace(TINY, seed=1), 50)
+    (broken / "result.json").write_text("<img src=x>")
+    text = render(tmp_path)
+    assert not Outline(text).open
+    assert "<script>alert" not in text and "<b>broken" not in text and "<img" not in text
+    assert text.count("<script>") == 1 and "&lt;script&gt;alert(1)&lt;&amp;&#x27;&quot;" in text
+
+
+def test_class_names_are_shown_not_run() -> None:
+    pixels = torch.arange(40 * 3 * 4).reshape(40, 3, 2, 2).to(torch.uint8)
+    names = (NASTY, "cat")
+    images = Images(pixels, torch.arange(40) % 2, names, mean=(0.5,) * 3, std=(0.5,) * 3)
+    rising = torch.arange(40.0)
+    shown = gallery(images, Source(NASTY, torch.stack([rising.cos(), rising.sin()], 1)))
+    assert "<script>" not in shown and "&lt;script&gt;" in shown and not Outline(shown).open
+    assert "Instance-level" in shown and "Uniform" in shown
+
+
+def test_pictures_of_the_bundled_images() -> None:
+    images = datasets.load("cifar10-mini")
+    flat = images.pixels.float().flatten(1)[:, ::37]
+    shown = gallery(images, Source("pixels", flat - flat.mean(0)))
+    tags = Outline(shown).tags
+    pictures = [attributes for tag, attributes in tags if tag == "img"]
+    assert len(pictures) == 6 * (1 + 3 * 8) and all(each["alt"] for each in pictures)
+    # Pixels are a poor embedding: some negatives are nearer than all of their anchor's own class.
+    assert sum("suspected" in str(each["alt"]) for each in pictures) == shown.count(" ?</b>") > 0
+    assert "best negative above own class" in shown and "Which classes are alike" in shown
+    alone = gallery(images)
+    assert "Instance-level negatives need a run" in alone and "cosines" not in alone
+
+
+def test_a_run_on_bundled_images_has_pictures_unless_unwanted(tmp_path: Path) -> None:
+    put(tmp_path / "mini-0", replace(TINY, data="cifar10-mini"), 50)
+    found = read(tmp_path)
+    assert "Whom each sampler picks" in page(found, tmp_path)
+    assert "<img" not in page(found, tmp_path, gallery=False)
+
+
+def test_a_hundred_runs_stay_small(tmp_path: Path) -> None:
+    for i in range(100):
+        put(tmp_path / f"run{i}-0", replace(TINY, lr=0.01 * (i + 1)), 50 + i / 10, epochs=2000)
+    write_report(read(tmp_path), tmp_path, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert len(text.encode()) < 5e6
+    assert len(rows(text, "table-of-runs")) == 100 and text.count("<details ") == 100
+    assert text.count('<figure class="chart">') == 5 and text.count('class="curve ') == 100  # 24 in a chart
+
+
+def test_odd_logs_and_names(tmp_path: Path) -> None:
+    put(tmp_path / os.fsdecode(b"bad\xff-0"), TINY, 50)
+    for place, log in enumerate(
+        ("", "{", "[1]", '{"epoch": 1, "test": NaN}', '{"stage": "head", "epoch": 1, "test": 5}')
+    ):
+        (put(tmp_path / f"log{place}-0", replace(TINY, lr=place + 1.0), 60) / "log.jsonl").write_text(log)
+    every_third = put(tmp_path / "third-0", replace(TINY, lr=0.5), 60) / "log.jsonl"
+    every_third.write_text("".join(f'{{"epoch": {3 * i + 3}, "test": {50 + i}}}\n' for i in range(9)))
+    (put(tmp_path / "gone-0", replace(TINY, lr=0.7), 60) / "log.jsonl").unlink()
+    write_report(read(tmp_path), tmp_path, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert len(rows(text, "table-of-runs")) == 8 and text.count('class="curve ') == 2  # bad?-0 and third-0
+    assert ' data-points="3:50.00:' in text and "27:58.00" in text  # by epoch, not by evaluation
+    columns = re.findall(r"<button[^>]*>(.*?)</button>", text[text.index('id="table-of-runs"') :])
+    assert "by validation" not in columns and "converged at" in columns
+    found = {row[0]: row[7] for row in rows(text, "table-of-runs")}
+    assert found["bad?-0"] == "6" and found["third-0"] == ""
+
+
+def test_curves_are_drawn_where_they_belong() -> None:
+    drawn = chart([Curve("a", [1, 3], [10.0, 20.0]), Curve("b", [2], [15.0])], "title")
+    points = [each.split() for each in re.findall(r'data-points="([^"]+)"', drawn)]
+    place = {tuple(p.split(":")[:2]): tuple(map(float, p.split(":")[2:])) for line in points for p in line}
+    one, three, two = place["1", "10.00"], place["3", "20.00"], place["2", "15.00"]
+    assert one[0] < three[0] and one[1] > three[1]
+    assert two == pytest.approx(((one[0] + three[0]) / 2, (one[1] + three[1]) / 2), abs=0.1)
+    assert "a ends at 20.00 %" in drawn and not Outline(drawn).open
+    assert not Outline(chart([Curve("flat", [1], [10.0])], "one epoch")).open
+
+
+@pytest.mark.parametrize(
+    "name", ["mini-class", "cifar100", "t3/instance-scns-k50/resnet110-resnet20", "t1/ce/resnet20"]
+)
+def test_the_line_repeats_the_run(name: str) -> None:
+    recipe = tables.cell(name).recipe if "/" in name else recipes.named(name)
+    for changed in (
+        recipe,
+        replace(recipe, seed=3, data_seed=0, subset=400, teacher="a b/run", milestones=(2,), lr=0.1),
+    ):
+        words = shlex.split(command(changed, "runs/x"))
+        assert words[:2] == ["scns", "train"] and words[-2:] == ["--out", "again/runs/x"]
+        words = words[:-2]
+        assert words[3::2] == ["--set"] * len(words[3::2])
+        assert not differences(recipes.named(words[2]).with_settings(words[4::2]), changed)
+
+
+def test_a_recipe_that_words_cannot_say_repeats_from_its_file() -> None:
+    odd = Recipe(arguments={"name": "5"})  # as a word, 5 is a number
+    assert command(odd, "runs/x y") == "scns train 'runs/x y/recipe.json' --out 'again/runs/x y'"
+
+
+def test_the_command(scns: Callable[..., Ran], cells: Path) -> None:
+    broken = put(cells / "broken-0", replace(TINY, seed=1), 50)
+    (broken / "result.json").write_text('{"test": 5')
+    done = scns("report", cells, "--out", cells / "new" / "report.html")
+    assert done.code == 0 and "10 runs" in done.out and "report.html" in done.out
+    assert "broken-0: result.json cannot be read" in done.err
+    text = (cells / "new" / "report.html").read_text()
+    assert "<b>broken-0</b>: result.json cannot be read" in text
+    assert [each.name for each in (cells / "new").iterdir()] == ["report.html"]
+
+
+def test_nothing_to_report(scns: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for folder, why in (("runs", "no finished run"), ("nowhere", "no folder")):
+        done = scns("report", tmp_path / folder, "--out", tmp_path / "report.html")
+        assert done.code == 2 and why in done.err and not (tmp_path / "report.html").exists()
+
+
+def test_a_page_that_cannot_be_written(scns: Callable[..., Ran], cells: Path) -> None:
+    (cells / "file").write_text("kept")
+    for out, why in ((cells, "is a folder"), (cells / "file" / "report.html", "cannot be written")):
+        done = scns("report", cells, "--out", out)
+        assert done.code == 2 and why in done.err and str(out) in done.err.replace("\n", "")
+        assert "Traceback" not in done.err and not list(cells.rglob("*.part")) and not list(cells.rglob("*.html"))
+    assert (cells / "file").read_text() == "kept"
+
+
+def test_a_full_disk_leaves_the_old_page(cells: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = cells / "report.html"
+    out.write_text("old")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_report(read(cells), cells, out)
+    assert out.read_bytes() == b"old" and not list(cells.glob(".*"))
+
+
+def test_colours_have_contrast() -> None:
+    """WCAG 2: text at least 4.5 to 1, curves at least 3 to 1, in light and in dark."""
+    style = (Path(markup.__file__).parent / "page.css").read_text()
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media", 2)[:2])
+    assert set(light) == set(dark) and len(light) == 17
+    for colours in (light, dark):
+        for name in ("text", "soft", "link", "up", "down", "warn"):
+            for ground in ("ground", "card"):
+                assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+        assert min(contrast(colours[name], colours[f"{name}-ground"]) for name in ("up", "down")) >= 4.5
+        assert min(contrast(colours[f"c{i}"], colours["ground"]) for i in range(6)) >= 3
+
+
+def contrast(one: str, other: str) -> float:
+    """(L1 + 0.05) / (L2 + 0.05), with the relative luminances of sRGB colours."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
