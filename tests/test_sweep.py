@@ -17,7 +17,7 @@ from scns import sweep as sweeping
 from scns.errors import InputError
 from scns.recipe import Recipe
 from scns.results import Line, read
-from scns.sweep import Job, read_jobs, sweep, write_jobs
+from scns.sweep import Job, read_jobs, run_everywhere, sweep, write_jobs
 from scns.train import fit
 
 TINY = Recipe(student="resnet8", subset=100, batch=50, epochs=1, lr=0.02, device="cpu")
@@ -84,6 +84,15 @@ def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sweeping, "fit_packed", small_memory)
     assert all(outcome.result for outcome in sweep(jobs(tmp_path), pack=3, say=lambda line: None))
     assert sizes == [3, 2, 1, 1, 1]
+
+
+def test_several_devices_share_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes train; this one only reads what they left."""
+    trained = []
+    monkeypatch.setattr(sweeping, "fit_packed", lambda pairs, watch=None: trained.append(pairs))
+    outcomes = run_everywhere(jobs(tmp_path, 2), pack=1, folder=tmp_path, say=lambda line: None, devices=2)
+    assert all(outcome.result for outcome in outcomes) and not trained
+    assert not list(tmp_path.glob(".jobs-*"))
 
 
 def test_jobs_survive_a_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scns import draws, plots, words
 from scns.data import Images
-from scns.gallery import Drawn, write_gallery
+from scns.gallery import Drawn, from_table, write_gallery
 from scns.neighbors import NeighborTable
 from scns.recipes import named
 from scns.report.page import write_report
@@ -75,12 +75,7 @@ def _say_classes(images: Images, classes: NeighborTable, say: Callable[[str], No
 
 def _write_pages(out: Path, images: Images, classes: NeighborTable, table: NeighborTable) -> None:
     anchors = draws.permutation(len(images), 0, draws.SPLIT)[:_ANCHORS]
-    own = table.positive
-    assert own is not None
-    instance = InstanceNegatives(table)
-    drawn = instance.sample(anchors, _SHOWN)
-    place = (table.indices[anchors].long()[:, None, :] == drawn[:, :, None]).int().argmax(2)
-    scores = table.scores[anchors].gather(1, place)
+    drawn = InstanceNegatives(table).sample(anchors, _SHOWN)
     shown = [
         Drawn("Uniform", "any image of another class.", UniformNegatives(images.labels).sample(anchors, _SHOWN)),
         Drawn(
@@ -88,13 +83,7 @@ def _write_pages(out: Path, images: Images, classes: NeighborTable, table: Neigh
             "an image of one of the 2 classes whose names are most alike.",
             ClassNegatives(classes, images.labels).sample(anchors, _SHOWN),
         ),
-        Drawn(
-            "Instance-SCNS",
-            "one of the 100 most similar images of other classes.",
-            drawn,
-            scores,
-            scores > own[anchors][:, None],
-        ),
+        from_table("Instance-SCNS", "one of the 100 most similar images of other classes.", table, anchors, drawn),
     ]
     write_gallery(
         out / "negatives.html", "Whom each sampler picks", images.pixels, images.labels, images.names, anchors, shown

@@ -10,7 +10,9 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
+from scns import chances
 from scns.files import atomic
+from scns.neighbors import NeighborTable
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #667; --warn: #b3261e; }
@@ -36,8 +38,17 @@ class Drawn:
     name: str
     about: str
     indices: Tensor  # int64 [anchors, m]; -1 = none
-    scores: Tensor | None = None  # float [anchors, m]: cosine
+    scores: Tensor | None = None  # float [anchors, m]: cosine; -inf = not known
     suspect: Tensor | None = None  # bool [anchors, m]: nearer than the own class
+
+
+def from_table(name: str, about: str, table: NeighborTable, anchors: Tensor, indices: Tensor) -> Drawn:
+    """Negatives with their scores in a neighbour table; those nearer than the anchor's own class are suspects."""
+    scores = chances.look_up(table.indices[anchors].long(), table.scores[anchors].float(), indices)
+    if table.positive is None:
+        return Drawn(name, about, indices, scores)
+    own = table.positive[anchors].float()[:, None]
+    return Drawn(name, about, indices, scores, (scores > own) & ~own.isneginf())
 
 
 def write_gallery(
@@ -84,7 +95,8 @@ def _negative(each: Drawn, place: int, column: int, pixels: Tensor, caption: obj
     sample = int(each.indices[place, column])
     if sample < 0:
         return ""
-    score = "" if each.scores is None else f"{float(each.scores[place, column]):.2f}"
+    known = each.scores is not None and not bool(each.scores[place, column].isneginf())
+    score = f"{float(each.scores[place, column]):.2f}" if each.scores is not None and known else ""
     suspect = each.suspect is not None and bool(each.suspect[place, column])
     note = f"<b>{score} ?</b>" if suspect else score
     return _figure(pixels[sample], caption(sample), note, "suspect" if suspect else "", f"negative {sample}")  # type: ignore[operator]

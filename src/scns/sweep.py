@@ -63,26 +63,34 @@ def sweep(
     return [ended[job.out] for job in jobs]
 
 
-def sweep_on_devices(
-    jobs: list[Job], devices: int, *, pack: int, folder: Path, say: Callable[[str], None]
+def run_everywhere(
+    jobs: list[Job],
+    *,
+    pack: int,
+    folder: Path,
+    say: Callable[[str], None] = print,
+    watch: Watch | None = None,
+    devices: int | None = None,
 ) -> list[Outcome]:
-    """The same with one process a GPU; jobs that others wait for are run first, on the first device."""
-    first = [job for job in jobs if any(job.out in other.after for other in jobs)]
-    sweep(first, pack=pack, say=say)
-    rest = [job for job in jobs if job not in first]
-    workers = []
-    for device in range(devices):
-        share = rest[device::devices]
-        if share:
-            listing = folder / f".jobs-{device}.json"
-            write_jobs(share, listing)
-            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(device)}
-            words = [sys.executable, "-m", "scns.sweep", str(listing), str(pack)]
-            workers.append((listing, subprocess.Popen(words, env=environment)))
-    for listing, worker in workers:
-        worker.wait()
-        listing.unlink(missing_ok=True)
-    return sweep(jobs, pack=pack, say=say)  # finished ones are read; what a lost worker left is done here
+    """`sweep`, with one process a GPU where there are several; what others wait for comes first, on the first GPU."""
+    devices = torch.cuda.device_count() if devices is None else devices
+    if devices > 1:
+        first = [job for job in jobs if any(job.out in other.after for other in jobs)]
+        sweep(first, pack=pack, say=say, watch=watch)
+        rest = [job for job in jobs if job not in first and finished(job.out) is None]
+        say(f"{len(rest)} runs on {devices} GPUs, a process each.")
+        workers = [_worker(rest[device::devices], device, pack, folder) for device in range(min(devices, len(rest)))]
+        for listing, worker in workers:
+            worker.wait()
+            listing.unlink(missing_ok=True)
+    return sweep(jobs, pack=pack, say=say, watch=watch)  # finished ones are read; what a lost worker left is done here
+
+
+def _worker(jobs: list[Job], device: int, pack: int, folder: Path) -> tuple[Path, subprocess.Popen]:
+    listing = folder / f".jobs-{device}.json"
+    write_jobs(jobs, listing)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(device)}
+    return listing, subprocess.Popen([sys.executable, "-m", "scns.sweep", str(listing), str(pack)], env=environment)
 
 
 def finished(out: Path) -> dict[str, Any] | None:

@@ -202,26 +202,14 @@ def _rows_of_gallery(
 ) -> list:
     import torch
 
-    from scns.gallery import Drawn
+    from scns.gallery import Drawn, from_table
     from scns.sampling import UniformNegatives
 
-    nearest, scores = table.indices[chosen, :num].long(), table.scores[chosen].float()
-    own = None if table.positive is None else table.positive[chosen].float()[:, None]
-    suspect = None if own is None else (scores > own) & ~own.isneginf()
-    sampler = _sampler(table, scale, seed)
-    drawn = sampler.sample(chosen, num)
-    place = (table.indices[chosen].long()[:, None, :] == drawn[:, :, None]).int().argmax(2)
+    drawn = _sampler(table, scale, seed).sample(chosen, num)
+    about = f"drawn from the {table.info.k} nearest, P = softmax({scale:g} cosine)."
     shown = [
-        Drawn(
-            "Nearest", "the most similar rows.", nearest, scores[:, :num], None if suspect is None else suspect[:, :num]
-        ),
-        Drawn(
-            "Instance-SCNS",
-            f"drawn from the {table.info.k} nearest, P = softmax({scale:g} cosine).",
-            drawn,
-            scores.gather(1, place),
-            None if suspect is None else suspect.gather(1, place),
-        ),
+        from_table("Nearest", "the most similar rows.", table, chosen, table.indices[chosen, :num].long()),
+        from_table("Instance-SCNS", about, table, chosen, drawn),
     ]
     if labels is not None and len(torch.unique(labels)) > 1:
         uniform = UniformNegatives(labels, seed=seed).sample(chosen, num)

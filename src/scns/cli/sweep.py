@@ -47,7 +47,7 @@ def sweep(
     resnet110-resnet20 --seeds 3. Cells have names too: scns sweep t3/kld/resnet110-resnet20
     """
     from scns.plan import check_folders, plan
-    from scns.sweep import sweep as run
+    from scns.sweep import run_everywhere
     from scns.train import Stopped
     from scns.watch import watching
 
@@ -70,7 +70,7 @@ def sweep(
         return
     try:
         with watching(screen.err, sys.stderr.isatty(), False) as watch:
-            outcomes = run(jobs, pack=pack, say=lambda line: screen.err.print(line, markup=False), watch=watch)
+            outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
     except Stopped as stopped:
         screen.err.print(str(stopped), markup=False, soft_wrap=True)
         raise typer.Exit(stopped.code) from None
@@ -79,6 +79,10 @@ def sweep(
         screen.out.print(f"Averages over seeds, beside the paper's: scns results {out}", style="dim")
     if any(outcome.result is None for outcome in outcomes):
         raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    screen.err.print(line, markup=False)
 
 
 def _cells(name: str, rows: str, columns: str, weights: Path | None) -> "list[Cell]":

@@ -73,9 +73,9 @@ class CRD(nn.Module):
 
     def contrast(self, student: Tensor, teacher: Tensor) -> Tensor:
         """The loss of such dot products; the first call fixes the constants Z."""
-        return self._side(student, self.student_constant) + self._side(teacher, self.teacher_constant)
+        return self.side(student, self.student_constant) + self.side(teacher, self.teacher_constant)
 
-    def _side(self, similarities: Tensor, constant: Tensor) -> Tensor:
+    def side(self, similarities: Tensor, constant: Tensor) -> Tensor:
         scores = torch.exp(similarities / self.tau)
         with torch.no_grad():  # no branch on its value: nothing waits for the device
             constant.copy_(torch.where(constant < 0, scores.mean() * self.rows, constant))

@@ -87,4 +87,4 @@ class Objective(crd.Objective):
             column = chances.columns(len(anchors), anchors)
             own_first = (column[:, None] + column) % len(anchors)  # [batch, batch]: row i is i, i + 1, ..., i - 1
             # The noise contrast adds up over pairs one by one, so the teacher's side is the same sum in another order.
-            return 2 * self.crd._side(similarities.gather(1, own_first), self.mixture_constant)
+            return 2 * self.crd.side(similarities.gather(1, own_first), self.mixture_constant)

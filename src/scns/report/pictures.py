@@ -10,7 +10,7 @@ from torch import Tensor
 from scns import datasets, draws, runs, words
 from scns.data import Images
 from scns.errors import InputError
-from scns.gallery import Drawn, data_uri
+from scns.gallery import Drawn, data_uri, from_table
 from scns.neighbors import NeighborTable
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
 
@@ -84,13 +84,8 @@ def _about(drawn: Sequence[Drawn], source: Source | None) -> str:
 
 def _instance(table: NeighborTable, anchors: Tensor) -> Drawn:
     picked = InstanceNegatives(table, scale=_SCALE).sample(anchors, _PICKS)
-    place = (table.indices[anchors].long()[:, None, :] == picked[:, :, None]).int().argmax(2)
-    scores = table.scores[anchors].float().gather(1, place)
-    assert table.positive is not None  # built with labels
-    suspect = scores > table.positive[anchors].float()[:, None]
-    return Drawn(
-        "Instance-level", f"of the {table.info.k} most similar images of other classes", picked, scores, suspect
-    )
+    about = f"of the {table.info.k} most similar images of other classes"
+    return from_table("Instance-level", about, table, anchors, picked)
 
 
 def _article(images: Images, anchor: int, place: int, drawn: Sequence[Drawn]) -> str:
