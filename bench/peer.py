@@ -23,8 +23,8 @@ from pathlib import Path
 
 IMAGES = 50_000
 OURS = {
-    "kd": ["kld, live", "kld, live x 8"],
-    "crd": ["crd 16384, live", "crd 16384, cached", "crd 16384, live x 8"],
+    "kd": ["kld, live", "kld, live, fast", "kld, live x 8, fast"],
+    "crd": ["crd 16384, live", "crd 16384, live, fast", "crd 16384, cached, fast", "crd 16384, live x 8, fast"],
 }
 
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from engine_runs import equal, recipe, single, teacher, weights
-from scns import augment, datasets, models
+from scns import augment, datasets, models, step
 from scns.errors import InputError
 from scns.teacher import Teacher, load_network
-from scns.train import prepare
+from scns.train import Pack, Watch, prepare
 
 FILE = "model.safetensors"
 
@@ -45,6 +45,31 @@ def test_with_augmentation_they_differ(tmp_path: Path) -> None:
     live = single(recipe("kld", **taught), tmp_path / "live")
     cached = single(recipe("kld", teacher_mode="cached", **taught), tmp_path / "cached")
     assert abs(cached.history[0]["kld"] / live.history[0]["kld"] - 1) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["kld", "infonce"])
+def test_looking_ahead_teaches_as_a_teacher_asked_batch_by_batch(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught = {"teacher": str(teacher()), "epochs": 2}
+    ahead = single(recipe(method, **taught), tmp_path / "ahead")
+    monkeypatch.setattr(step, "_AHEAD_BYTES", 0)
+    asked = single(recipe(method, **taught), tmp_path / "asked")
+    for one, other in zip(ahead.history, asked.history, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+
+
+def test_the_teacher_looks_at_every_view_of_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "_AHEAD_PIXELS", 70 * 32 * 32)  # does not divide the number of images
+    pack = Pack(prepare([(recipe("kld", teacher=str(teacher())), tmp_path / "run")]))
+    next(pack.launch(Watch()))
+    work, images = pack.step, pack.data.train
+    assert len(images) % work.ahead_sizes()[0] and work.told is not None and work.teacher is not None
+    pixels = augment.view(images, torch.arange(len(images)), work.dy, work.dx, work.flip, work.pad)[0]
+    whole = work.teacher.see(pixels)
+    assert torch.allclose(work.told.logits, whole.logits, atol=1e-5)
+    assert torch.allclose(work.told.embedding, whole.embedding, atol=1e-5)
+    assert not torch.allclose(whole.logits, work.teacher.embed(images)[0], atol=1e-2)  # views are not the images
 
 
 @pytest.mark.parametrize("method", ["at", "ft", "ab"])

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from scns.data import Images
+
 
 def crop_flip(pixels: Tensor, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pad: int) -> Tensor:
     """Images `index`, padded by `pad` black pixels, cropped at (dy, dx), mirrored where `flip`: [batch, 3, h, w]."""
@@ -22,6 +24,13 @@ def crop_flip(pixels: Tensor, index: Tensor, dy: Tensor, dx: Tensor, flip: Tenso
     taken = pixels.permute(0, 2, 3, 1)[index[:, None, None], y[:, :, None], x[:, None, :]]  # [batch, h, w, 3]
     taken = taken * (inside_y[:, :, None] & inside_x[:, None, :])[..., None]
     return taken.permute(0, 3, 1, 2)
+
+
+def view(images: Images, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """(the normalised views of samples `index`, their numbers): `dy`, `dx` and `flip` are by sample."""
+    dy, dx, flip = dy[index], dx[index], flip[index]
+    pixels = crop_flip(images.pixels, index, dy, dx, flip, pad)
+    return normalise(pixels, images.mean, images.std), (dy * (2 * pad + 1) + dx) * 2 + flip
 
 
 def normalise(

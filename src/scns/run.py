@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from scns.errors import InputError
 from scns.features import Shapes
 from scns.methods import Method, Setting, Stage
 from scns.recipe import Recipe
-from scns.step import Evaluation, Member, make_optimizer
+from scns.step import Evaluation, Losses, Member, make_optimizer
 from scns.teacher import Teacher
 
 
@@ -52,7 +52,6 @@ class Run:
         self.seconds = 0.0
         self.saved_at, self.save_took = 0.0, 0.0  # seconds of training at the last checkpoint, and of its writing
         self.result: dict[str, Any] = {}
-        self.network: nn.Module = torch.compile(self.student) if recipe.compile else self.student  # type: ignore[assignment]
         self.evaluations = {
             name: Evaluation(self.student, images, chunk=2000 if self.device.type == "cuda" else 250, bf16=self.bf16)
             for name, images in (("test", data.test), ("validation", data.validation))
@@ -99,15 +98,16 @@ class Run:
         recipe, stage = self.recipe, self.stages[self.stage]
         if stage is None:
             trained = [*self.student.parameters(), *self.method.trained()]
-            losses, rate = self.method.__call__, recipe.learning_rate(1)
+            losses: Losses = self.method.forward
+            rate = recipe.learning_rate(1)
         else:
             own = [p for module in stage.modules for p in module.parameters()]
             head = {id(p) for p in getattr(self.student, "head", nn.Identity()).parameters()}
             features = [p for p in self.student.parameters() if id(p) not in head] if stage.student else []
-            trained, losses = own + features, stage.losses
+            trained, losses = own + features, cast(Losses, stage.losses)  # a stage is for distilling
             rate = stage.lr or recipe.lr
         optimizer = make_optimizer(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
-        return Member(self.network, self.method, losses, optimizer, main=stage is None)
+        return Member(self.student, self.method, losses, optimizer, main=stage is None, compiled=recipe.compile)
 
     def next_stage(self) -> None:
         self.stage, self.epoch, self.place = self.stage + 1, 0, 0

@@ -8,6 +8,7 @@ epoch.
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ class Member:
     losses: Losses  # the method's own, or those of a stage before it
     optimizer: torch.optim.SGD
     main: bool = True  # False in a stage: tables are not updated then
+    compiled: bool = False
     lr: Tensor = field(init=False)
     names: list[str] = field(default_factory=list)
     # float32: for n losses, n sums; correct answers; answers; then n counts of the samples with a finite loss
@@ -38,9 +40,24 @@ class Member:
     def __post_init__(self) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"]
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
+        self.student, self.losses = (quicker(part, self.compiled) for part in (self.student, self.losses))
+        self.after_step = quicker(self.method.after_step, self.compiled)
+        self.sums = quicker(_sums, self.compiled)
 
 
 _MOST_TERMS = 32
+_MOST_SHAPES = 256  # compiled versions of one function: students x (full batch, tail); torch's own limit is 8
+_AHEAD_PIXELS = 1024 * 1000  # of the images a teacher looks at in one go: 1,000 of 32 px fill a large GPU
+_AHEAD_BYTES = 4 << 30  # of the tables that hold what it said; beyond, it is asked batch by batch
+
+
+def quicker(part: Any, compiled: bool) -> Any:
+    """The function or module compiled for the shapes it is called with, where that is asked for."""
+    if not compiled:
+        return part
+    torch._dynamo.config.recompile_limit = _MOST_SHAPES
+    torch._dynamo.config.accumulated_recompile_limit = 4 * _MOST_SHAPES
+    return torch.compile(part, dynamic=False)
 
 
 class Step:
@@ -56,6 +73,7 @@ class Step:
         seed: int,
         augmented: bool = True,
         bf16: bool = False,
+        compiled: bool = False,
     ) -> None:
         self.images, self.members, self.teacher = images, members, teacher
         self.batch, self.seed, self.augmented, self.bf16 = batch, seed, augmented, bf16
@@ -70,6 +88,9 @@ class Step:
         self.rows = torch.arange(batch, device=device)
         self.streams = [torch.cuda.Stream(device) for _ in members] if device.type == "cuda" else []
         self.beside = torch.cuda.Stream(device) if self.streams and teacher is not None else None  # the teacher's
+        self.view = quicker(augment.view, compiled)
+        self.ahead_place = torch.zeros_like(self.place)
+        self.told = self._tables()  # what a live teacher says of every image's view of this epoch
 
     def sizes(self, epoch: int) -> list[int]:
         """The batch sizes of an epoch: whole batches, and the last, smaller one."""
@@ -89,12 +110,21 @@ class Step:
         self.order[: len(order)] = order
         self.epoch.fill_(epoch)
         self.place.fill_(place)
+        self.ahead_place.zero_()
         if place == 0:
             for member in self.members:
                 member.totals.zero_()
 
     def __call__(self, size: int) -> None:
         """Train every member on the next `size` samples."""
+        if size < self.batch:  # once an epoch: not worth the minutes of compiling for its size
+            with torch.compiler.set_stance("force_eager"):
+                self._train_all(size)
+        else:
+            self._train_all(size)
+        self.place.add_(size)
+
+    def _train_all(self, size: int) -> None:
         index = self.order[self.place + self.rows[:size]]
         shared = self._batch(index, size) if any(not m.method.companions for m in self.members) else None
         told = None if shared is None else self._ask(shared)
@@ -102,7 +132,40 @@ class Step:
             with self._side(number):
                 self._train(member, index, shared, told)
         self._join()
-        self.place.add_(size)
+
+    def ahead_sizes(self) -> list[int]:
+        """How many images the teacher looks at in each go before the epoch; none where it is asked in the steps."""
+        if self.told is None or self.teacher is None:
+            return []
+        count, pixels = len(self.images), max(self.images.size, self.teacher.size) ** 2
+        chunk = min(count, max(self.batch, _AHEAD_PIXELS // pixels))
+        return [chunk] * -(-count // chunk)
+
+    @torch.no_grad()
+    def look_ahead(self, size: int) -> None:
+        """Ask the live teacher about the views of `size` samples: a thousand at once cost far less than in batches.
+
+        A frozen teacher's answer depends on the view alone, so this is what it would say in the step.
+        """
+        assert self.teacher is not None and self.told is not None
+        first = self.ahead_place.clamp(max=len(self.images) - size)  # the last go is a whole one too
+        index = first + torch.arange(size, device=self.device)
+        said = self.teacher(self._batch(index, size))
+        self.told.logits.index_copy_(0, index, said.logits)
+        self.told.embedding.index_copy_(0, index, said.embedding)
+        self.ahead_place.add_(size)
+
+    def _tables(self) -> Features | None:
+        teacher, count = self.teacher, len(self.images)
+        wanted = {need for member in self.members for need in member.method.needs}
+        if teacher is None or teacher.logits is not None or wanted & {"maps", "preacts"}:
+            return None
+        sample = teacher.see(augment.normalise(self.images.pixels[:1], self.images.mean, self.images.std))
+        widths = (sample.logits.shape[1], sample.embedding.shape[1])
+        if 4 * count * sum(widths) > _AHEAD_BYTES:
+            return None
+        logits, embeddings = (torch.zeros(count, width, device=self.device) for width in widths)
+        return Features(logits, embeddings)
 
     def _train(self, member: Member, index: Tensor, shared: Batch | None, told: Features | None) -> None:
         batch = shared
@@ -121,32 +184,24 @@ class Step:
         member.optimizer.step()
         with torch.no_grad():
             if member.main:
-                member.method.after_step(batch, seen, told)
-            self._count(member, batch, seen, losses)
+                member.after_step(batch, seen, told)
+            member.names = list(losses)
+            member.sums(member.totals, batch.labels[: batch.anchors], seen.logits, list(losses.values()))
 
     def _ask(self, batch: Batch) -> Features | None:
-        """The teacher's features, on a stream of its own beside the students' forward passes."""
+        """The teacher's features: looked up, or asked for on a stream of its own beside the students' passes."""
+        if self.told is not None:
+            return Features(self.told.logits[batch.index], self.told.embedding[batch.index])
         if self.teacher is None or self.beside is None:
             return None if self.teacher is None else self.teacher(batch)
         self.beside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.beside):
             return self.teacher(batch)
 
-    def _count(self, member: Member, batch: Batch, seen: Features, losses: dict[str, Tensor]) -> None:
-        member.names = list(losses)
-        labels = batch.labels[: batch.anchors]
-        right = (seen.logits[: batch.anchors].argmax(1) == labels).sum()
-        values = torch.stack([value.detach().float() for value in losses.values()])
-        answers = torch.stack([right, (labels >= 0).sum()]).float()
-        sums = torch.cat([values * batch.anchors, answers, values.isfinite() * float(batch.anchors)])
-        member.totals[: len(sums)].add_(sums)
-
+    @torch.no_grad()
     def _batch(self, index: Tensor, anchors: int) -> Batch:
-        dy, dx, flip = self.dy[index], self.dx[index], self.flip[index]
-        pixels = augment.crop_flip(self.images.pixels, index, dy, dx, flip, self.pad)
-        images = augment.normalise(pixels, self.images.mean, self.images.std)
-        span = 2 * self.pad + 1
-        return Batch(images, self.images.labels[index], index, (dy * span + dx) * 2 + flip, self.epoch, anchors)
+        images, view = self.view(self.images, index, self.dy, self.dx, self.flip, self.pad)
+        return Batch(images, self.images.labels[index], index, view, self.epoch, anchors)
 
     def _own_order(self, epoch: int) -> Tensor | None:
         """The order that a member's method insists on; such a member trains alone."""
@@ -176,6 +231,15 @@ class Step:
             yield from (*member.method.parameters(), *member.method.buffers())
             for each in member.optimizer.state.values():
                 yield from (value for value in each.values() if isinstance(value, Tensor))
+
+
+def _sums(totals: Tensor, labels: Tensor, logits: Tensor, losses: list[Tensor]) -> None:
+    """Add a step to the totals of `Member`."""
+    right = (logits[: len(labels)].argmax(1) == labels).sum()
+    values = torch.stack([value.detach().float() for value in losses])
+    answers = torch.stack([right, (labels >= 0).sum()]).float()
+    sums = torch.cat([values * len(labels), answers, values.isfinite() * float(len(labels))])
+    totals[: len(sums)].add_(sums)
 
 
 def make_optimizer(

@@ -31,8 +31,9 @@ class Teacher:
             return Features(self.logits[batch.index], self.embeddings[batch.index])
         if self.live is None:
             quick = self._quick(batch.images)
-            self.live = torch.compile(quick) if self.compiled else quick  # type: ignore[assignment]
-        return self._look(self.live or self.network, batch.images)
+            self.live = torch.compile(quick, dynamic=False) if self.compiled else quick  # type: ignore[assignment]
+        assert self.live is not None
+        return self._look(self.live, batch.images)
 
     @torch.no_grad()
     def see(self, images: Tensor) -> Features:

@@ -46,6 +46,8 @@ class Pack:
 
     def __init__(self, runs: list[Run]) -> None:
         self.runs, first = runs, runs[0]
+        cuda = first.device.type == "cuda"
+        self.stream = torch.cuda.Stream(first.device) if cuda else None  # packs run beside each other
         self.recipe, self.data = first.recipe, first.data
         if self.recipe.batch > len(self.data.train):
             raise InputError(f"batch={self.recipe.batch} is larger than the {len(self.data.train)} training images.")
@@ -62,8 +64,11 @@ class Pack:
             seed=recipe.order_seed,
             augmented=recipe.augment,
             bf16=self.runs[0].bf16,
+            compiled=recipe.compile,
         )
-        self.replay = Replay(self.step, self.step.state, self.runs[0].graph)
+        graph = self.runs[0].graph
+        self.replay = Replay(self.step, self.step.state, graph)
+        self.look_ahead = Replay(self.step.look_ahead, lambda: [self.step.ahead_place], graph)
 
     def launch(self, watch: Watch) -> Iterator[None]:
         """One epoch, a step at a time."""
@@ -71,11 +76,17 @@ class Pack:
         for run in self.runs:
             run.modes()
             run.set_rate()
-        self.step.begin(first.epoch + 1, first.place)
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(first.device))
+        with torch.cuda.stream(self.stream):
+            self.step.begin(first.epoch + 1, first.place)
+            for size in self.step.ahead_sizes():
+                self.look_ahead(size)
         place, sizes = 0, self.step.sizes(first.epoch + 1)
         for number, size in enumerate(sizes):
             if place >= first.place:
-                self.replay(size)
+                with torch.cuda.stream(self.stream):
+                    self.replay(size)
                 for run in self.runs:
                     run.place = place + size
                     watch.step(run, first.epoch + 1, number + 1, len(sizes))
@@ -161,7 +172,7 @@ def _groups(runs: list[Run]) -> list[list[Run]]:
         alone = run.method.companions or len(run.stages) > 1 or type(run.method).epoch_order is not Method.epoch_order
         key = (
             id(run.data), id(run.teacher), recipe.batch, recipe.order_seed, recipe.augment, recipe.precision,
-            recipe.graph, run.epoch, run.place, recipe.distil, recipe.epochs, number if alone else -1,
+            recipe.graph, recipe.compile, run.epoch, run.place, recipe.distil, recipe.epochs, number if alone else -1,
         )  # fmt: skip
         groups.setdefault(key, []).append(run)
     return list(groups.values())
