@@ -3,6 +3,7 @@
   python bench/epoch.py                     every case
   python bench/epoch.py --cases 'crd*'      some of them
   python bench/epoch.py --images 256 --device cpu --epochs 1      a trial run anywhere
+  python bench/epoch.py --start             seconds from a command to its first finished step, in new processes
 
 Seconds are the median of epochs after the first, without evaluation, checkpoints and capture (that is in first_step_s,
 the time from a recipe to its first finished step). `students` train together; s_per_student is the
@@ -13,6 +14,8 @@ import argparse
 import fnmatch
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -30,7 +33,7 @@ INSTANCE = {
     "arguments": {"sampler": "instance", "k": 1 / 50, "negatives": 4096, "positive": "instance"},
 }
 
-FAST = {"precision": "bf16", "compile": True}
+FAST = {"precision": "bf16", "compile": "all"}
 
 # name -> (recipe, teacher network, students)
 CASES: dict[str, tuple[dict, str, int]] = {
@@ -113,6 +116,34 @@ def measure(name: str, epochs: int, count: int, device: str, student: str) -> di
     }
 
 
+START = """
+import sys, time
+began = float(sys.argv[1])
+from scns.recipe import Recipe
+from scns.train import Watch, fit
+class First(Watch):
+    def step(self, run, epoch, done, total):
+        if done == 1:
+            import torch
+            if run.device.type == "cuda":
+                torch.cuda.synchronize()
+            print(time.time() - began, flush=True)
+            raise SystemExit
+fit(Recipe(student=sys.argv[2], device=sys.argv[3]), sys.argv[4], watch=First())
+"""
+
+
+def time_start(device: str, student: str) -> dict[str, object]:
+    """From the start of a process that trains on the bundled images to its first finished step; no compilation."""
+    seconds = []
+    for _ in range(3):  # the first may read libraries from a cold disk
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, "-c", START, str(time.time()), student, device, f"{folder}/run"]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+        seconds.append(round(float(done.stdout), 2))
+    return {"case": "start", "student": student, "device": device, "first_step_s": seconds, "torch": torch.__version__}
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -125,7 +156,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--student", default="resnet20")
+    parser.add_argument("--start", action="store_true", help="time the start of a command instead")
     given = parser.parse_args()
+    if given.start:
+        print(json.dumps(time_start(given.device, given.student)), flush=True)
+        return
     for name in CASES:
         if given.device == "cpu" and "fast" in name:
             continue

@@ -92,7 +92,9 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     assert torch.equal(weights(whole), weights(resumed))
 
 
-@pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"compile": True}, {"precision": "bf16", "compile": True}])
+@pytest.mark.parametrize(
+    "changes", [{"precision": "bf16"}, {"compile": "network"}, {"precision": "bf16", "compile": "all"}]
+)
 @pytest.mark.parametrize("method", ["kld", "infonce", "crd"])
 def test_bf16_and_compile_learn_alike(tmp_path: Path, teacher: str, method: str, changes: dict[str, Any]) -> None:
     base = replace(BASE, method=method, teacher=teacher, deterministic=False)
@@ -103,7 +105,7 @@ def test_bf16_and_compile_learn_alike(tmp_path: Path, teacher: str, method: str,
 
 
 def test_compiled_students_of_a_pack_learn_as_alone(tmp_path: Path, teacher: str) -> None:
-    recipes = [replace(BASE, method="crd", teacher=teacher, seed=s, data_seed=0, compile=True) for s in range(2)]
+    recipes = [replace(BASE, method="crd", teacher=teacher, seed=s, data_seed=0, compile="all") for s in range(2)]
     packed = fit_packed([(recipe, tmp_path / f"packed{i}") for i, recipe in enumerate(recipes)])
     alone = fit(recipes[1], tmp_path / "alone")
     assert torch.allclose(weights(alone), weights(packed[1]), rtol=1e-3, atol=1e-4)

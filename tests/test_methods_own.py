@@ -787,3 +787,24 @@ def test_the_page_on_the_paper_names_what_exists() -> None:
         found = importlib.import_module(f"scns.{module}")
         for part in path.split("."):
             found = getattr(found, part) if part != "x" else found
+
+
+def test_a_refreshed_sampler_goes_by_the_table_of_the_epochs_beginning() -> None:
+    case = make("infonce", sampler="soft", refresh=True, correct=True)
+    method = case.method
+    batch = next(case.batches())
+    method.after_step(batch, *case.features(batch))
+    method.begin_epoch(fresh=True)
+    assert torch.equal(method.proposal, method.teacher_table.features)
+    first = method.sampler.probabilities(batch.index)
+    method.after_step(batch, *case.features(batch))
+    assert not torch.equal(method.proposal, method.teacher_table.features)
+    method.begin_epoch(fresh=False)  # resumed within the epoch: as at its beginning
+    assert torch.equal(method.sampler.probabilities(batch.index), first)
+    method.begin_epoch(fresh=True)
+    assert not torch.equal(method.sampler.probabilities(batch.index), first)
+
+
+def test_only_a_soft_sampler_is_refreshed() -> None:
+    with pytest.raises(InputError, match="refresh=true is for sampler 'soft', but the sampler is 'uniform'"):
+        make("infonce", sampler="uniform", refresh=True)

@@ -28,6 +28,7 @@ INFONCE = {"sampler": "uniform", "negatives": 16, "lm_weight": 0.1}
 METHODS: dict[str, dict[str, Any]] = {
     "ce": {},
     "infonce": {"arguments": INFONCE},
+    "infonce, refreshed": {"arguments": {**INFONCE, "sampler": "soft", "refresh": True}, "distils": True},
     "oim": {"arguments": {"queue": 64}},
     "ft": {"arguments": {"stage_epochs": 1}, "distils": True},
     "crd": {"arguments": {"negatives": 16}, "distils": True},
@@ -40,7 +41,7 @@ def recipe_of(method: str) -> Recipe:
     """The method on two epochs; with a teacher where it distils."""
     chosen = dict(METHODS[method])
     taught = {"teacher": str(teacher())} if chosen.pop("distils", False) else {}
-    return recipe(method, epochs=2, **chosen, **taught)
+    return recipe(method.split(",")[0], epochs=2, **chosen, **taught)
 
 
 @cache

@@ -13,6 +13,7 @@ _CHOICES = {
     "teacher_mode": ("live", "cached"),
     "precision": ("tf32", "fp32", "bf16"),
     "device": ("auto", "cpu", "cuda"),
+    "compile": ("no", "network", "all"),
 }
 _LEAST = {
     "epochs": 1,
@@ -78,7 +79,7 @@ class Recipe:
     # with what
     device: str = "auto"
     precision: str = "tf32"
-    compile: bool = False
+    compile: str = "no"  # "network": worth it from a few minutes of training on; "all": losses, views and tables too
     graph: bool = True  # capture the step in a CUDA graph, where there is CUDA
     deterministic: bool = False
     evaluate_every: int = 1  # epochs; the last is always evaluated

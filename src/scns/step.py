@@ -31,7 +31,7 @@ class Member:
     losses: Losses  # the method's own, or those of a stage before it
     optimizer: torch.optim.SGD
     main: bool = True  # False in a stage: tables are not updated then
-    compiled: bool = False
+    compiled: str = "no"  # or "network", "all"
     lr: Tensor = field(init=False)
     names: list[str] = field(default_factory=list)
     # float32: for n losses, n sums; correct answers; answers; then n counts of the samples with a finite loss
@@ -40,9 +40,9 @@ class Member:
     def __post_init__(self) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"]
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
-        self.student, self.losses = (quicker(part, self.compiled) for part in (self.student, self.losses))
-        self.after_step = quicker(self.method.after_step, self.compiled)
-        self.sums = quicker(_sums, self.compiled)
+        self.student = quicker(self.student, self.compiled != "no")
+        rest = (self.losses, self.method.after_step, _sums)
+        self.losses, self.after_step, self.sums = (quicker(part, self.compiled == "all") for part in rest)
 
 
 _MOST_TERMS = 32
@@ -87,10 +87,11 @@ class Step:
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.rows = torch.arange(batch, device=device)
         self.streams = [torch.cuda.Stream(device) for _ in members] if device.type == "cuda" else []
-        self.beside = torch.cuda.Stream(device) if self.streams and teacher is not None else None  # the teacher's
         self.view = quicker(augment.view, compiled)
         self.ahead_place = torch.zeros_like(self.place)
         self.told = self._tables()  # what a live teacher says of every image's view of this epoch
+        asked = teacher is not None and self.told is None
+        self.beside = torch.cuda.Stream(device) if self.streams and asked else None  # the teacher's
 
     def sizes(self, epoch: int) -> list[int]:
         """The batch sizes of an epoch: whole batches, and the last, smaller one."""
@@ -111,9 +112,11 @@ class Step:
         self.epoch.fill_(epoch)
         self.place.fill_(place)
         self.ahead_place.zero_()
-        if place == 0:
-            for member in self.members:
+        for member in self.members:
+            if place == 0:
                 member.totals.zero_()
+            if member.main:
+                member.method.begin_epoch(fresh=place == 0)
 
     def __call__(self, size: int) -> None:
         """Train every member on the next `size` samples."""

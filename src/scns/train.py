@@ -64,7 +64,7 @@ class Pack:
             seed=recipe.order_seed,
             augmented=recipe.augment,
             bf16=self.runs[0].bf16,
-            compiled=recipe.compile,
+            compiled=recipe.compile == "all",
         )
         graph = self.runs[0].graph
         self.replay = Replay(self.step, self.step.state, graph)
@@ -152,7 +152,7 @@ def prepare(jobs: list[tuple[Recipe, str | Path]]) -> list[Run]:
                 network = load_network(recipe.teacher, recipe.teacher_network, loaded[key].train.classes)
                 network = placed(network, device)
                 teachers[which] = Teacher(
-                    network, size=recipe.teacher_size, bf16=recipe.precision == "bf16", compiled=recipe.compile
+                    network, size=recipe.teacher_size, bf16=recipe.precision == "bf16", compiled=recipe.compile != "no"
                 )
             teacher = teachers[which]
         run = Run(recipe, out, loaded[key], teacher)

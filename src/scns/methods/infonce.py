@@ -12,6 +12,8 @@ of this file. The hyphen in "InfoNCE-LM" is a hyphen: with supervision it means 
 appendix "InfoNCE-LM + ..." has the original negatives too; hence two weights.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,6 +26,7 @@ from scns.memory import FeatureTable
 from scns.methods import Head, Method, Setting
 from scns.methods._sampler import make_sampler
 from scns.sampling import Positives
+from scns.soft import SoftNegatives
 
 REFERENCE = "O'Neill and Bollegala, 2021"
 
@@ -52,6 +55,7 @@ class Objective(Method):
     """Cross-entropy, InfoNCE on drawn negatives and InfoNCE on their mixtures with the anchor."""
 
     needs: tuple[str, ...] = ("embedding",)
+    proposal: Tensor | None
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class Objective(Method):
         k: float | None = None,  # nearest classes or samples: how many or, below 1, which share; None: the paper's best
         scale: float = 5.0,  # the paper's "tau = 5" of the sampling distribution
         clusters: int | None = None,  # of sampler "soft"
+        refresh: bool = False,  # sampler "soft" goes by the table's features of the last epoch, not by given embeddings
         correct: bool = False,  # True: weights that make the sum over draws an unbiased estimate of the whole sum
         tau: float = 0.07,  # of InfoNCE (`temperature` is that of the distilled logits); unstated, CRD's
         dim: int = 128,  # unstated, CRD's
@@ -96,7 +101,8 @@ class Objective(Method):
         self.weight, self.lm_weight = weight, lm_weight
         self.normalize, self.nu_per, self.mixture, self.positive = normalize, nu_per, mixture, positive
         self.symmetric, self.seed = symmetric, setting.seed
-        self.sampler = make_sampler(setting, sampler, k=k, scale=scale, clusters=clusters)
+        if refresh and sampler != "soft":
+            raise InputError(f"refresh=true is for sampler 'soft', but the sampler is '{sampler}'.")
         self.positives = Positives(setting.labels, seed=setting.seed)
         # A mixture that has a target of its own, as in matching, may lie anywhere between the two: no fold.
         self.quantile = mixup.BetaQuantile(beta, fold=fold and mixture == "negatives")
@@ -106,6 +112,11 @@ class Objective(Method):
         if setting.teacher is not None:
             self.teacher_head = Head(setting.teacher.width, dim)
             self.teacher_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed + 1)
+        start = self._contrasted().features.clone() if refresh else None
+        self.register_buffer("proposal", start)  # what the sampler goes by: state, as the table moves on meanwhile
+        if start is not None:
+            setting = replace(setting, embeddings=start.to(setting.labels.device).clone)
+        self.sampler = make_sampler(setting, sampler, k=k, scale=scale, clusters=clusters)
 
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
         losses = self.classification(batch, student, teacher)
@@ -140,6 +151,14 @@ class Objective(Method):
         return losses
 
     @torch.no_grad()
+    def begin_epoch(self, fresh: bool) -> None:
+        if self.proposal is not None:
+            assert isinstance(self.sampler, SoftNegatives)
+            if fresh:
+                self.proposal.copy_(self._contrasted().features)
+            self.sampler.refresh_(self.proposal)
+
+    @torch.no_grad()
     def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:
         self.fill(batch.index[: batch.anchors], student, teacher)
 
@@ -156,6 +175,10 @@ class Objective(Method):
     def _teacher_features(self, teacher: Features | None, count: int) -> Tensor:
         assert self.teacher_head is not None and teacher is not None
         return self.teacher_head(teacher.embedding[:count].detach())
+
+    def _contrasted(self) -> FeatureTable:
+        """The table that the student's anchors are compared with."""
+        return self.student_table if self.teacher_table is None else self.teacher_table
 
     def _sides(self, student: Tensor, teacher: Tensor | None) -> list[tuple[Tensor, FeatureTable]]:
         """Anchors with the table they are compared with: the other network's where there are two."""
