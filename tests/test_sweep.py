@@ -52,7 +52,7 @@ def test_a_bad_run_is_tried_again_and_reported(tmp_path: Path) -> None:
     assert outcomes[0].result is None and "argument" in outcomes[0].error
     assert outcomes[1].result is not None
     assert outcomes[2].result is None and "waits for has failed" in outcomes[2].error
-    assert any("one by one" in line or "once more" in line for line in said)
+    assert any("in halves" in line or "once more" in line for line in said)
 
 
 def test_a_crash_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,8 @@ def sweep(
 ) -> list[Outcome]:
     """Run jobs, at most `pack` at a time, those that others wait for first; finished ones are skipped.
 
-    A pack that fails is taken apart and each of its jobs tried once more alone, so that one bad job costs no other its
-    result. A pack that does not fit the device's memory is halved.
+    A pack that fails, or does not fit the device's memory, is halved until the bad job stands alone; that one is tried
+    once more. So one bad job costs no other its result, and little of its speed.
     """
     if pack < 1:
         raise InputError(f"--pack {pack} must be at least 1.")
@@ -148,7 +148,7 @@ def _batches(jobs: list[Job], pack: int) -> list[list[Job]]:
 
 
 def _run(batch: list[Job], say: Callable[[str], None], watch: Watch | None) -> list[Outcome]:
-    """Outcomes of a batch: together if it goes well, else in halves (no memory) or alone (any other failure)."""
+    """Outcomes of a batch: together if it goes well, else in halves."""
     try:
         runs = fit_packed([(job.recipe, job.out) for job in batch], watch=watch)
         return [Outcome(job, run.result) for job, run in zip(batch, runs, strict=True)]
@@ -166,8 +166,9 @@ def _run(batch: list[Job], say: Callable[[str], None], watch: Watch | None) -> l
         if len(batch) == 1:
             say(f"{batch[0].out} failed ({reason}); trying once more.")
             return [_once_more(batch[0], watch)]
-        say(f"A pack of {len(batch)} failed ({reason}); trying its runs one by one.")
-        return [_once_more(job, watch) for job in batch]
+        half = (len(batch) + 1) // 2
+        say(f"A pack of {len(batch)} failed ({reason}); trying it in halves.")
+        return [outcome for part in (batch[:half], batch[half:]) for outcome in _run(part, say, watch)]
 
 
 def _once_more(job: Job, watch: Watch | None) -> Outcome:
