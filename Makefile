@@ -1,22 +1,27 @@
 # make demo   sets everything up and runs the main job on bundled data
 # make test   sets everything up and runs the tests
 # make lint   ruff and mypy          make test-gpu   the tests marked gpu, on a machine with CUDA
+#                                    make test-scale the tests marked scale: several processes, Ray
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-gpu lint format clean
+.PHONY: demo test test-gpu test-scale lint format clean
 
 demo: $(READY)
 	$(BIN)/scns demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not scale" -n 2
 
 test-gpu:
 	PYTHONPATH=src python3 -m pytest -m gpu
+
+test-scale: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,ann,cluster]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "scale and not gpu"
 
 lint: $(READY)
 	$(BIN)/ruff check .
