@@ -30,7 +30,7 @@ LAYERS = [
     {"run"},
     {"train"},
     {"runs", "export", "watch", "sweep"},
-    {"tables", "plan", "curves", "results", "claims", "tune", "report", "demo"},
+    {"tables", "plan", "curves", "results", "claims", "tune", "report", "demo", "cluster"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -47,20 +47,12 @@ def sweep(
     """
     if pack < 1:
         raise InputError(f"--pack {pack} must be at least 1.")
-    ended: dict[Path, Outcome] = {}
-    for job in jobs:
-        result = finished(job.out)
-        if result is not None:
-            ended[job.out] = Outcome(job, result)
-    while ready := _ready(jobs, ended):
-        for batch in _batches(ready, pack):
+    ended = already(jobs)
+    while waiting := ready(jobs, ended):
+        for batch in batches(waiting, pack):
             for outcome in _run(batch, say, watch):
                 ended[outcome.job.out] = outcome
-    for job in jobs:
-        if job.out not in ended:
-            lost = [str(path) for path in job.after if path not in ended or ended[path].result is None]
-            ended[job.out] = Outcome(job, None, f"what it waits for has failed: {', '.join(lost)}")
-    return [ended[job.out] for job in jobs]
+    return in_order(jobs, ended)
 
 
 def run_everywhere(
@@ -118,14 +110,30 @@ def read_jobs(path: Path) -> list[Job]:
     ]
 
 
-def _ready(jobs: list[Job], ended: dict[Path, Outcome]) -> list[Job]:
+def already(jobs: list[Job]) -> dict[Path, Outcome]:
+    """The outcomes of jobs that were finished before, by folder."""
+    results = {job.out: finished(job.out) for job in jobs}
+    return {job.out: Outcome(job, results[job.out]) for job in jobs if results[job.out] is not None}
+
+
+def in_order(jobs: list[Job], ended: dict[Path, Outcome]) -> list[Outcome]:
+    """An outcome a job; those that never became ready have failed with what they waited for."""
+    outcomes = []
+    for job in jobs:
+        lost = [str(path) for path in job.after if path not in ended or ended[path].result is None]
+        reason = f"what it waits for has failed: {', '.join(lost)}"
+        outcomes.append(ended.get(job.out) or Outcome(job, None, reason))
+    return outcomes
+
+
+def ready(jobs: list[Job], ended: dict[Path, Outcome]) -> list[Job]:
     """Jobs that are not done and wait for nothing any more."""
     done = {path for path, outcome in ended.items() if outcome.result is not None}
     own = {job.out for job in jobs}
     return [job for job in jobs if job.out not in ended and all(path in done or path not in own for path in job.after)]
 
 
-def _batches(jobs: list[Job], pack: int) -> list[list[Job]]:
+def batches(jobs: list[Job], pack: int) -> list[list[Job]]:
     """At most `pack` jobs each; jobs that can share batches and teacher stand together."""
 
     def kind(job: Job) -> str:

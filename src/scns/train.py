@@ -108,7 +108,7 @@ def fit_packed(jobs: list[tuple[Recipe, str | Path]], *, watch: Watch | None = N
         packs = [Pack(group) for group in _groups(waiting)]
         for run in waiting:
             watch.start(run, run.recipe.epochs, run.epoch)
-        with _polite_stop() as stopping:
+        with polite_stop() as stopping:
             # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.
             packs = [pack for pack in packs if _go_on(pack, watch)]
             while packs:
@@ -246,7 +246,7 @@ def _wait(packs: list[Pack]) -> None:
 
 
 @contextmanager
-def _polite_stop() -> Iterator[Callable[[], int]]:
+def polite_stop() -> Iterator[Callable[[], int]]:
     """The number of the signal that asked to stop after the step, or 0; a second one stops at once."""
     asked: list[int] = []
 

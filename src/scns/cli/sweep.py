@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scns.sweep import Job, Outcome
     from scns.tables import Cell
 
+_ENGINES = ("local", "ray")
 _TABLE = re.compile(r"(t\d+)(?:/([^/]+)/([^/]+))?")  # a table, or a cell of it
 
 
@@ -39,6 +40,12 @@ def sweep(
     weights: Annotated[
         Path | None, typer.Option(help="Of t2: folder with NETWORK.safetensors of teachers for its 200 classes.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local: this machine; ray: a cluster that shares the folder --out.")
+    ] = "local",
+    address: Annotated[
+        str, typer.Option(help="Of --engine ray: HOST:PORT, or auto; by default $RAY_ADDRESS, else this machine alone.")
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would run.")] = False,
 ) -> None:
     """Run several recipes and seeds, packed on one device; started again, it goes on where it stopped.
@@ -55,6 +62,10 @@ def sweep(
         raise InputError(f"--seeds {seeds} and --pack {pack} must be at least 1.")
     if epochs is not None and epochs < 1:
         raise InputError(f"--epochs {epochs} must be at least 1.")
+    if engine not in _ENGINES:
+        raise unknown("engine", engine, _ENGINES)
+    if address and engine != "ray":
+        raise InputError(f"--address {address} belongs to --engine ray; add it, or leave out the address.")
     cells = [cell for name in recipes if _TABLE.fullmatch(name) for cell in _cells(name, rows, columns, weights)]
     if (rows or columns or weights) and not cells:
         raise InputError("--rows, --columns and --weights belong to a table; name t1, t2 or t3.")
@@ -65,12 +76,17 @@ def sweep(
         if not _TABLE.fullmatch(name):
             jobs += _jobs(name, out, seeds, settings or [], epochs, subset, same_batches)
     check_folders(jobs)
-    _show_plan(jobs, pack, bool(cells))
+    _show_plan(jobs, pack, bool(cells), engine == "local")
     if dry_run:
         return
     try:
-        with watching(screen.err, sys.stderr.isatty(), False) as watch:
-            outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
+        if engine == "ray":
+            from scns.cluster import sweep_on_ray
+
+            outcomes = sweep_on_ray(jobs, pack=pack, folder=out, address=address, say=_say)
+        else:
+            with watching(screen.err, sys.stderr.isatty(), False) as watch:
+                outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
     except Stopped as stopped:
         screen.err.print(str(stopped), markup=False, soft_wrap=True)
         raise typer.Exit(stopped.code) from None
@@ -118,7 +134,7 @@ def _jobs(
     return jobs
 
 
-def _show_plan(jobs: "list[Job]", pack: int, estimated: bool) -> None:
+def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> None:
     from scns.plan import hours
     from scns.sweep import finished
     from scns.train import choose_device
@@ -143,7 +159,8 @@ def _show_plan(jobs: "list[Job]", pack: int, estimated: bool) -> None:
         screen.out.print(f"{left}; how long is not known for this data.")
         return
     shown = f"about {time:,.1f} hours" if time >= 0.1 else f"about {60 * time:.0f} min" if time > 1 / 60 else "seconds"
-    here = "unknown on this CPU; " if any(choose_device(job.recipe).type == "cpu" for job in jobs) else ""
+    slow = local and any(choose_device(job.recipe).type == "cpu" for job in jobs)
+    here = "unknown on this CPU; " if slow else ""
     screen.out.print(f"{left}; {here}{shown} on one H200, packed by {pack} (scaled by MFLOPs, give or take 2x).")
 
 
