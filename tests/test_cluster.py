@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from scns.cluster import Claim, share, sweep_on_ray
+from scns.cluster import Claim, _enter, _marked, share, sweep_on_ray
 from scns.errors import InputError
 from scns.recipe import Recipe
 from scns.results import Line, read
@@ -190,7 +190,7 @@ def test_ctrl_c_leaves_checkpoints_and_no_process(tmp_path: Path) -> None:
 
     out = tmp_path / "runs"
     words = ("sweep", "mini-ce", "--seeds", 2, "--epochs", 500, *SMALL, "--engine", "ray", "--out", out)
-    swept = start(*words, TEST_MARK=mark, RAY_ADDRESS="")
+    swept = start(*words, TEST_MARK=mark, RAY_ADDRESS="", HOME=str(tmp_path))  # where Ray leaves a token
     until(lambda: len(list(out.glob("*/last.safetensors"))) == 2, swept)
     running = processes()
     assert len(running) > 3 and sum(b"RAY_USAGE_STATS_ENABLED=0" in each for each in running) == len(running) - 1
@@ -274,6 +274,26 @@ def test_a_run_belongs_to_the_process_that_claimed_it_last(tmp_path: Path) -> No
     assert outcome.result and not list(job.out.glob(".*"))
     whole = fit(job.recipe, tmp_path / "whole")
     assert outcome.result["test"] == whole.result["test"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"mark": "other"}, "is not the folder of this sweep; start the sweep in, and give --out, folders that every"),
+        ({"folder": "gone"}, "'gone' on .* is not the folder of this sweep"),
+        ({"working": "gone"}, r"cannot write 'runs' \(No such file or directory: 'gone'\)"),
+        ({"version": "0.0"}, "the sweep 0.0; install one version everywhere"),
+    ],
+)
+def test_a_node_that_cannot_take_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with _marked(Path("runs")) as place:
+        _enter(place)
+        with pytest.raises(InputError, match=message):
+            _enter(replace(place, **changed))
+    assert not list(Path("runs").iterdir())
 
 
 @pytest.mark.parametrize(

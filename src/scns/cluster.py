@@ -51,8 +51,8 @@ def sweep_on_ray(
     with _connected(address) as ray, _marked(folder) as place, polite_stop() as stopping:
         tasks = _Tasks(ray, place, pack, say)
         tasks.check([job for job in jobs if job.out not in ended])
-        nodes = f"{len(tasks.alive)} node{'s' * (len(tasks.alive) > 1)} of Ray"
-        say(f"{len(jobs) - len(ended)} runs on {nodes}; how far they are: scns runs {folder}")
+        say(f"{_count(len(jobs) - len(ended), 'run')} on {_count(len(tasks.alive), 'node')} of Ray.")
+        say(f"How far they are: scns runs {folder}")
         while True:
             tasks.start(ready(jobs, ended))
             if not tasks.at_work:
@@ -277,7 +277,9 @@ def _connected(address: str) -> Iterator[Any]:
 
 def _knock(address: str) -> None:
     """Raise unless a Ray cluster answers: `ray.init` itself would wait for minutes, and hang on what is not Ray."""
-    remedy = "give --address HOST:6379 of a cluster (ray start --head) that this machine is a node of, or leave it out."
+    remedy = (
+        "on a node of a cluster (ray start) give auto or HOST:6379, with RAY_AUTH_MODE=token where it wants a token."
+    )
     if address.startswith("ray://"):
         raise InputError(f"--address {address} is that of a Ray client; {remedy}")
     if address != "auto":
@@ -310,3 +312,7 @@ def _reason(error: Exception) -> str:
     """The sentence of what failed on a node, without Ray's own traceback around it."""
     inner = getattr(error, "cause", None) or error
     return str(inner).strip().split("\n")[0] or type(inner).__name__
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
