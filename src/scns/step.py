@@ -87,6 +87,7 @@ class Step:
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.rows = torch.arange(batch, device=device)
         self.streams = [torch.cuda.Stream(device) for _ in members] if device.type == "cuda" else []
+        self.compiled = compiled or any(member.compiled != "no" for member in members)
         self.view = quicker(augment.view, compiled)
         self.ahead_place = torch.zeros_like(self.place)
         self.told = self._tables()  # what a live teacher says of every image's view of this epoch
@@ -120,7 +121,7 @@ class Step:
 
     def __call__(self, size: int) -> None:
         """Train every member on the next `size` samples."""
-        if size < self.batch:  # once an epoch: not worth the minutes of compiling for its size
+        if self.compiled and size < self.batch:  # once an epoch: not worth the minutes of compiling for its size
             with torch.compiler.set_stance("force_eager"):
                 self._train_all(size)
         else:
