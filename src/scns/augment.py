@@ -7,6 +7,7 @@ shapes, no boolean masks, no host synchronisation. Results are channels_last.
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scns.data import Images
@@ -31,6 +32,14 @@ def view(images: Images, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pa
     dy, dx, flip = dy[index], dx[index], flip[index]
     pixels = crop_flip(images.pixels, index, dy, dx, flip, pad)
     return normalise(pixels, images.mean, images.std), (dy * (2 * pad + 1) + dx) * 2 + flip
+
+
+def resize(images: Tensor, size: int) -> Tensor:
+    """Normalised images at `size` pixels a side, channels_last; 0 leaves them as they are."""
+    if not size or images.shape[2] == size:
+        return images
+    resized = F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
+    return resized.contiguous(memory_format=torch.channels_last)
 
 
 def normalise(

@@ -46,12 +46,12 @@ def export(student: Student, path: str | Path) -> None:
 
 def describe(student: Student) -> dict[str, str]:
     """What the user of an exported file must know: the network, the classes, and how images are normalised."""
-    known = {"classes": student.classes, "size": student.size, "mean": student.mean, "std": student.std}
+    known = {"classes": student.classes, "size": student.side, "mean": student.mean, "std": student.std}
     return {"student": student.name, **{key: json.dumps(value) for key, value in known.items()}}
 
 
 def _sample(student: Student) -> torch.Tensor:
-    return torch.zeros(2, 3, student.size, student.size)  # 2: a batch of 1 would be taken for a constant
+    return torch.zeros(2, 3, student.side, student.side)  # 2: a batch of 1 would be taken for a constant
 
 
 def _program(network: nn.Module, student: Student) -> bytes:

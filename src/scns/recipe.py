@@ -24,6 +24,7 @@ _LEAST = {
     "labelled": 0,
     "warmup": 0,
     "size": 0,
+    "input_size": 0,
     "teacher_size": 0,
     "seed": 0,
     "data_seed": -1,
@@ -48,6 +49,8 @@ class Recipe:
     root: str = "data"  # the folder that holds the data set
     size: int = 0  # pixels, for data sets with a choice of size; 0: the data set's own
     student: str = "resnet8"
+    weights: str = ""  # a file of weights that the student starts from; "": random ones
+    input_size: int = 0  # pixels at which the student sees the images, resized on the device; 0: their own
     method: str = "ce"
     preset: str = ""  # of the method
     arguments: dict[str, Any] = field(default_factory=dict)  # of the method

@@ -19,7 +19,7 @@ from scns.errors import InputError
 from scns.features import Shapes
 from scns.methods import Method, Setting, Stage
 from scns.recipe import Recipe
-from scns.step import Evaluation, Losses, Member, make_optimizer
+from scns.step import Evaluation, Losses, Member, chunk_of, make_optimizer
 from scns.teacher import Teacher
 
 
@@ -40,7 +40,11 @@ class Run:
         self.device = data.train.labels.device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
-            self.student = placed(models.build(recipe.student, data.train.classes), self.device)
+            network = models.build(recipe.student, data.train.classes)
+            network.input_size = recipe.input_size
+            fresh = recipe.weights and not self.folder.finished
+            self.started = models.start_from(network, recipe.weights) if fresh else "random"
+            self.student = placed(network, self.device)
             torch.manual_seed(recipe.seed + 1_000_003)  # its own stream: students of one seed start alike
             self.method = self._method().to(self.device)
         for module in (*self.student.modules(), *self.method.modules()):
@@ -53,7 +57,7 @@ class Run:
         self.saved_at, self.save_took = 0.0, 0.0  # seconds of training at the last checkpoint, and of its writing
         self.result: dict[str, Any] = {}
         self.evaluations = {
-            name: Evaluation(self.student, images, chunk=2000 if self.device.type == "cuda" else 250, bf16=self.bf16)
+            name: Evaluation(self.student, images, chunk=chunk_of(self.student, images), bf16=self.bf16)
             for name, images in (("test", data.test), ("validation", data.validation))
             if images is not None
         }
@@ -225,6 +229,7 @@ class Run:
             "student": self.recipe.student,
             "method": self.recipe.method,
             "data": self.recipe.data,
+            "weights": self.started,
             **versions(self.device),
         }
         judged = [line for line in main if "validation" in line]

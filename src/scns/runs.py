@@ -15,9 +15,7 @@ from scns.checkpoint import Folder
 from scns.data import Images
 from scns.errors import InputError
 from scns.recipe import Recipe
-from scns.step import Evaluation
-
-_CHUNK = {"cpu": 250, "cuda": 2000}  # images at a time, as while training, so that accuracies are equal
+from scns.step import Evaluation, chunk_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,11 @@ class Student:
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+    @property
+    def side(self) -> int:
+        """Pixels of the images that the network looks at: their own, or those it resizes them to."""
+        return self.network.input_size or self.size
 
 
 def find(folder: str | Path) -> list[Summary]:
@@ -83,6 +86,8 @@ def load_student(path: str | Path) -> Student:
     folder = Folder(path)
     recipe = folder.recipe()
     weights = folder.path / "model.safetensors"
+    if not weights.exists() and folder.finished:
+        raise InputError(f"The run '{folder.path}' did not keep its student (model.safetensors); train it again.")
     if not weights.exists():
         raise InputError(f"The run '{folder.path}' is not finished, so it has no student yet; go on with scns train.")
     try:
@@ -93,6 +98,7 @@ def load_student(path: str | Path) -> Student:
     except (SafetensorError, KeyError, AttributeError, ValueError) as error:
         raise InputError(f"'{weights}' is cut short or of another kind ({error}); train the run again.") from None
     network = models.load_weights(models.build(recipe.student, len(classes)), weights).eval()
+    network.input_size = recipe.input_size
     return Student(network.to(memory_format=torch.channels_last), recipe.student, classes, size, mean, std)  # type: ignore[call-overload]
 
 
@@ -108,7 +114,7 @@ def evaluate(
     """The share of correct answers, in percent. Student and images are on one device."""
     if images.classes != len(student.classes):
         raise InputError(f"The student knows {len(student.classes)} classes, but the images have {images.classes}.")
-    evaluation = Evaluation(student.network, images, chunk=_CHUNK[images.labels.device.type], bf16=bf16)
+    evaluation = Evaluation(student.network, images, chunk=chunk_of(student.network, images), bf16=bf16)
     done = 0
     for size in evaluation.sizes():
         evaluation(size)
@@ -122,7 +128,7 @@ def evaluate(
 def embed(student: Student, images: Images, *, progress: Callable[[int, int], None] | None = None) -> Tensor:
     """The pooled embedding of every image, float32 [n, width], without augmentation."""
     parts = []
-    chunk = _CHUNK[images.labels.device.type]
+    chunk = chunk_of(student.network, images)
     for start in range(0, len(images), chunk):
         pixels = augment.normalise(images.pixels[start : start + chunk], student.mean, student.std)
         parts.append(student.network(pixels, features=True).embedding.cpu())

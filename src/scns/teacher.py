@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scns import augment, models
@@ -19,7 +18,8 @@ class Teacher:
 
     def __init__(self, network: nn.Module, *, size: int = 0, bf16: bool = False, compiled: bool = False) -> None:
         self.network = network.eval().requires_grad_(False)
-        self.size, self.bf16, self.compiled = size, bf16, compiled
+        self.size, self.bf16, self.compiled = size or getattr(network, "input_size", 0), bf16, compiled
+        self.network.input_size = self.size  # type: ignore[assignment]  # not the one it was trained with, where they differ
         self.quick: nn.Module | None = None  # the network with its batch norms folded; made at the first look
         self.live: nn.Module | None = None  # the same for batches of training: compiled, where that is asked for
         self.logits: Tensor | None = None
@@ -48,8 +48,7 @@ class Teacher:
         return self.quick
 
     def _look(self, network: nn.Module, images: Tensor) -> Features:
-        if self.size and images.shape[2] != self.size:
-            images = F.interpolate(images, size=self.size, mode="bilinear", align_corners=False, antialias=True)
+        images = augment.resize(images, self.size)
         with torch.autocast(images.device.type, torch.bfloat16) if self.bf16 else nullcontext():
             seen = network(images.bfloat16() if self.bf16 else images, features=True)
         return Features(seen.logits.float(), seen.embedding.float(), seen.maps, seen.preacts)
@@ -75,12 +74,13 @@ class Teacher:
 
 def load_network(source: str, network: str, classes: int) -> nn.Module:
     """The network of a run folder, or of a weights file and the name of its architecture."""
-    path = Path(source)
+    path, size = Path(source), 0
     if path.is_dir():
         recipe = path / "recipe.json"
         if not recipe.exists() or not (path / "model.safetensors").exists():
             raise InputError(f"'{path}' is no finished run: it needs recipe.json and model.safetensors.")
-        network, path = json.loads(recipe.read_text())["student"], path / "model.safetensors"
+        taught = json.loads(recipe.read_text())
+        network, size, path = taught["student"], int(taught.get("input_size", 0)), path / "model.safetensors"
     elif not path.exists():
         raise InputError(
             f"The teacher '{source}' does not exist; give a run folder, or a weights file and teacher_network."
@@ -88,6 +88,7 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
     elif not network:
         raise InputError(f"teacher={source} is a file of weights: say which network with teacher_network=wrn-40-2.")
     built = models.build(network, classes)
+    built.input_size = size
     try:
         models.load_weights(built, path)
     except InputError as error:

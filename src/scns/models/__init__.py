@@ -8,7 +8,7 @@ from scns.models._cost import flops, parameters
 from scns.models._fold import folded
 from scns.models._hooks import HookedNetwork, features_of
 from scns.models._network import Network
-from scns.models._weights import load_weights
+from scns.models._weights import load_weights, start_from
 
 __all__ = [
     "HookedNetwork",
@@ -21,6 +21,7 @@ __all__ = [
     "load_weights",
     "names",
     "parameters",
+    "start_from",
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 from torch import Tensor, nn
 
+from scns import augment
 from scns.errors import InputError, unknown
 from scns.features import Features
 
@@ -52,6 +53,8 @@ class HookedNetwork(nn.Module):
     Hooks exist only while a call that asks for features runs: nothing stays behind, and logits alone cost no more.
     """
 
+    input_size: int = 0  # pixels at which it sees images, whatever their own size; 0: as they come
+
     def __init__(
         self,
         module: nn.Module,
@@ -78,6 +81,7 @@ class HookedNetwork(nn.Module):
     @overload
     def forward(self, images: Tensor, features: Literal[True]) -> Features: ...
     def forward(self, images: Tensor, features: bool = False) -> Tensor | Features:
+        images = augment.resize(images, self.input_size)
         if not features:
             return _tensor(self.module(images), "The module's output")
         outputs = dict.fromkeys((*self.layers, *(self.preacts or ()), *([self.embedding] if self.embedding else [])))

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, overload
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scns import augment
 from scns.features import Features
 
 Keep = Callable[[Tensor, Tensor], None]  # takes a feature map and the same map before its last activation
@@ -20,6 +21,7 @@ class Network(nn.Module):
 
     head_name: ClassVar[str] = "fc"
     width: int
+    input_size: int = 0  # pixels at which it sees images, whatever their own size; 0: as they come
 
     def embed(self, images: Tensor, keep: Keep) -> Tensor:
         """The pooled embedding [batch, width]; calls `keep(map, preact)` for the stem and every stage."""
@@ -35,6 +37,7 @@ class Network(nn.Module):
     @overload
     def forward(self, images: Tensor, features: Literal[True]) -> Features: ...
     def forward(self, images: Tensor, features: bool = False) -> Tensor | Features:
+        images = augment.resize(images, self.input_size)
         if not features:
             return self.head(self.embed(images, _forget))
         kept: list[tuple[Tensor, Tensor]] = []

@@ -31,8 +31,29 @@ def load_weights(network: AnyNetwork, path: str | Path, *, new_classifier: bool 
 
     With `new_classifier` the network keeps its own classifier whatever the file has, for a file of other classes.
     """
+    _put(network, _named(network, path), path, new_classifier)
+    return network
+
+
+def start_from(network: AnyNetwork, path: str | Path) -> str:
+    """Put the weights of a file into the network and say which: a classifier of other classes is left out."""
+    if not Path(path).is_file():
+        raise InputError(f"weights={path} is no file; give a .safetensors, .pth or .pt file of the network's weights.")
+    found, head = _named(network, path), f"{network.head_name}.weight"
     own = network.state_dict()
-    found = {key if key in own else published_key(key): value for key, value in _read(Path(path)).items()}
+    other = head in found and found[head].shape[1:] == own[head].shape[1:] and len(found[head]) != len(own[head])
+    _put(network, found, path, new_classifier=other)
+    return f"{Path(path).name} without its classifier for {len(found[head])} classes" if other else Path(path).name
+
+
+def _named(network: AnyNetwork, path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by our names."""
+    own = network.state_dict()
+    return {key if key in own else published_key(key): value for key, value in _read(Path(path)).items()}
+
+
+def _put(network: AnyNetwork, found: dict[str, Tensor], path: str | Path, new_classifier: bool) -> None:
+    own = network.state_dict()
     if new_classifier:
         head = f"{network.head_name}."
         found = {key: value for key, value in found.items() if not key.startswith(head)}
@@ -42,7 +63,6 @@ def load_weights(network: AnyNetwork, path: str | Path, *, new_classifier: bool 
             found.setdefault(key, own[key])
     _check(own, found, network.head_name, path)
     network.load_state_dict(found)
-    return network
 
 
 def published_key(key: str) -> str:
