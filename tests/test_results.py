@@ -152,6 +152,9 @@ def test_files(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Non
     assert [Path(path).name for path in kept["skipped"]] == ["broken-0"]
     code, _, err = scns("results", tmp_path / "nowhere")
     assert code == 2 and "nowhere" in err
+    (tmp_path / "taken").mkdir()
+    code, _, err = scns("results", runs, "--csv", tmp_path / "taken")
+    assert code == 2 and f"Is a directory '{tmp_path / 'taken'}'" in err and not list(tmp_path.glob(".*"))
 
 
 def test_shrunken_runs_are_marked_on_screen(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

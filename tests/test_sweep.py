@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from engine_runs import root
 from scns import sweep as sweeping
 from scns.errors import InputError
 from scns.recipe import Recipe
+from scns.report.page import page
 from scns.results import Line, read
 from scns.sweep import Job, read_jobs, run_everywhere, sweep, write_jobs
 from scns.train import fit
@@ -113,6 +117,13 @@ def test_command(scns: Callable[..., tuple[int, str, str]], tmp_path: Path, monk
     assert code == 2 and "--pack 0" in err
 
 
+def test_a_folder_that_cannot_be_is_said_once(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    code, _, err = scns("sweep", "mini-ce", "mini-uniform", "--set", "device=cpu", "--out", tmp_path / "file")
+    assert code == 2 and str(tmp_path / "file") in err.replace("\n", "") and "Traceback" not in err
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 def test_pack_must_be_positive() -> None:
     with pytest.raises(InputError, match="--pack 0"):
         sweep([], pack=0)
@@ -132,42 +143,68 @@ SMALL = (
     "--set",
     "device=cpu",
 )
-FOUR = ("sweep", "t1", "--rows", "ce,infonce,class-scns-k2,instance-scns-k100", "--columns", "resnet20", *SMALL)
-BATCH = ("--set", "batch=50", "--set", "checkpoint_every=1", "--pack", 2)
-KILLED = """
-import os, signal, sys
-from scns.cli import main
-from scns.watch import Lines
-left = [int(sys.argv[1])]
-def step(self, run, epoch, done, total):
-    left[0] -= 1
-    if not left[0]:
-        os.kill(os.getpid(), signal.SIGKILL)
-Lines.step = step
-main(sys.argv[2:])
-"""
+SIX = (
+    *("sweep", "t1", "--columns", "resnet20", "--epochs", 2, "--pack", 2, "--out", "runs"),
+    *("--rows", "ce,infonce,infonce+lm-b0.5,class-scns-k2,instance-scns-k20,instance-scns-k100"),
+    *("--set", "student=resnet8", "--set", "batch=32", "--set", "device=cpu", "--set", "checkpoint_every=1"),
+    *("--set", "data=folder"),
+)
 
 
-def test_a_killed_sweep_of_a_table_goes_on_to_the_same_results(
-    scns: Callable[..., tuple[int, str, str]], tmp_path: Path
+def six() -> tuple[object, ...]:
+    """Six shrunken cells on some of the bundled images."""
+    return (*SIX, "--set", f"root={root()}")
+
+
+def start(folder: Path) -> subprocess.Popen:
+    words = [sys.executable, "-m", "scns", *map(str, six())]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kill_at_random(folder: Path, most: int) -> int:
+    """Kill the sweep a moment after so many of its runs are finished; how many were when it was dead."""
+    wanted, moment = random.randint(0, most), random.uniform(0, 0.4)
+    sweeping, deadline = start(folder), time.monotonic() + 200
+    while len(list(folder.rglob("result.json"))) < wanted or not list(folder.rglob("recipe.json")):
+        assert time.monotonic() < deadline and sweeping.poll() is None
+        time.sleep(0.02)
+    time.sleep(moment)
+    sweeping.kill()
+    assert sweeping.wait() == -signal.SIGKILL, f"over before {wanted} results and {moment:.3f} s"
+    return len(list(folder.rglob("result.json")))
+
+
+def report_of(folder: Path) -> tuple[list[Line], str]:
+    """What `scns results` and `scns report` say of the runs, apart from the seconds they took."""
+    for path in folder.rglob("result.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "seconds": 0}))
+    found = read(folder / "runs")
+    return found.lines, page(found, folder / "runs", gallery=False)
+
+
+def test_a_sweep_killed_twice_ends_with_the_same_report(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lines(folder: Path) -> list[Line]:
-        return [replace(line, seconds=0) for line in read(folder).lines]
-
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert scns(*FOUR, *BATCH, "--out", whole)[0] == 0
-    words = [str(word) for word in (5, *FOUR, *BATCH, "--out", cut)]  # of 8 steps
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED, *words], env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=90
-    )
-    assert ended.returncode == -signal.SIGKILL
-    done = len(list(cut.rglob("result.json")))
-    assert done == 2
-    code, out, _ = scns(*FOUR, *BATCH, "--out", cut)
-    assert code == 0 and out.count("finished") == done
-    assert lines(cut) == lines(whole) and len(lines(cut)) == 4
-    assert all(line.shrunken and line.printed is None for line in lines(cut))
-    code, _, err = scns(*FOUR, *BATCH, "--set", "lr=0.5", "--out", cut)
+    whole.mkdir(), cut.mkdir()
+    first = kill_at_random(cut, 1)
+    second = kill_at_random(cut, 3)
+    assert first <= second < 6
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the killed ones have
+    try:
+        monkeypatch.chdir(cut)
+        code, out, _ = scns(*six())
+        assert code == 0 and out.count("finished") == second
+        monkeypatch.chdir(whole)
+        assert scns(*six())[0] == 0
+    finally:
+        torch.set_num_threads(threads)
+    (lines, told), (expected, expected_page) = report_of(cut), report_of(whole)
+    assert len(lines) == 6 and all(line.shrunken and line.printed is None for line in lines)
+    assert lines == expected and told == expected_page
+    code, _, err = scns(*six(), "--set", "lr=0.5")
     assert code == 2 and "another recipe: lr" in err
 
 
@@ -204,8 +241,11 @@ def test_the_plan_of_a_table(scns: Callable[..., tuple[int, str, str]], tmp_path
         (("t3", "--seeds", 0), "--seeds 0"),
         (("t3", "--epochs", 0), "--epochs 0"),
         (("mini-ce", "--rows", "kld"), "belong to a table"),
-        (("t3", "--rows", "kld", "--weights", "nowhere"), "t3/kld/resnet110-resnet20"),
+        (("t3", "--rows", "kld", "--weights", "nowhere"), "--weights nowhere is for the teachers of t2"),
+        (("t2", "--rows", "kld", "--weights", "nowhere"), "--weights nowhere is no folder"),
         (("t3", "--set", "batches=3"), "recipe key 'batches'"),
+        (("t3/kld/*", "--rows", "ce"), "'t3/kld/*' says which row and column"),
+        (("t3", "--rows", "kld", "--set", "root=nowhere"), "There is no cifar100 in 'nowhere'"),
     ],
 )
 def test_bad_words_of_a_table(

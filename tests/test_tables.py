@@ -13,7 +13,7 @@ from scns import methods, models, preflight, tables
 from scns.errors import InputError
 from scns.features import Shapes
 from scns.methods import Setting
-from scns.plan import check_folders, hours, plan
+from scns.plan import check_folders, hours, notes, plan, single
 from scns.sweep import Job
 from scns.tables import Cell
 from scns.train import fit
@@ -130,17 +130,82 @@ def test_tiny_teachers_are_cached_where_no_maps_are_needed() -> None:
     assert "from scratch" in tables.cell("t2/kld/resnet50-resnet8").notes
 
 
-def test_pretrained_teachers(tmp_path: Path) -> None:
-    cell = tables.cell("t2/kld/resnet34-resnet14")
-    with pytest.raises(InputError, match=r"no resnet34-imagenet\.safetensors"):
-        tables.pretrained(cell, tmp_path)
-    (tmp_path / "resnet34-imagenet.pth").touch()
-    changed = tables.pretrained(cell, tmp_path)
-    assert changed.recipe.teacher_size == 256 and changed.recipe.teacher_network == "resnet34-imagenet"
-    assert not changed.teacher and "resnet34-imagenet.pth" in changed.notes
-    preflight.check(changed.recipe)
-    with pytest.raises(InputError, match="has no pretrained teacher"):
-        tables.pretrained(tables.cell("t3/kld/resnet110-resnet8"), tmp_path)
+def test_tiny_teachers_see_256_pixels() -> None:
+    teacher = tables.find("t2/teacher/resnet50-imagenet").recipe
+    assert (teacher.student, teacher.input_size, teacher.weights) == ("resnet50-imagenet", 256, "")
+    assert tables.cell("t2/kld/resnet50-resnet8").recipe.input_size == 0
+
+
+@pytest.mark.parametrize("file", ["resnet34-imagenet.safetensors", "resnet34.pt", "resnet34-b627a593.pth"])
+def test_teachers_start_from_published_weights(tmp_path: Path, file: str) -> None:
+    cells = tables.select("t2", "kld", "resnet34-resnet14,resnet50-resnet8")
+    for other in ("resnet34-b627a593.txt", "resnet34-other.pth", "resnet340.pth"):
+        (tmp_path / other).touch()
+    with pytest.raises(InputError, match=r"no weights of these teachers; put there resnet34-imagenet\.pth"):
+        plan(cells, Path("runs"), weights=tmp_path)
+    (tmp_path / file).touch()
+    jobs = {str(job.out): job for job in plan(cells, Path("runs"), weights=tmp_path)}
+    with_file = jobs["runs/t2/teacher/resnet34-imagenet-0"].recipe
+    assert with_file.weights == str(tmp_path / file) and not with_file.augment and with_file.input_size == 256
+    assert jobs["runs/t2/teacher/resnet50-imagenet-0"].recipe.weights == ""  # no file: from scratch
+    told = {str(path): words for path, words in notes(list(jobs.values())).items()}
+    assert told["runs/t2/kld/resnet34-resnet14-0"] == f"teacher: started from {file}, at 256 px"
+    assert told["runs/t2/kld/resnet50-resnet8-0"].startswith("teacher: from scratch at 256 px")
+    (tmp_path / "resnet34.pth").touch()
+    with pytest.raises(InputError, match="all of them weights of resnet34-imagenet; leave one"):
+        plan(cells, Path("runs"), weights=tmp_path)
+
+
+def test_weights_for_other_tables_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is for the teachers of t2"):
+        plan(tables.select("t3", "kld"), Path("runs"), weights=tmp_path)
+    with pytest.raises(InputError, match="is no folder"):
+        plan(tables.select("t2", "kld"), Path("runs"), weights=tmp_path / "nowhere")
+
+
+def test_notes_name_the_probable_width() -> None:
+    assert tables.cell("t3/kld/wrn-16-2-resnet14").notes == "wrn-16-2 instead of wrn-16-1, as the paper probably had"
+    assert not tables.cell("t3/kld/wrn-16-1-resnet14").notes and not tables.cell("t3/ce/wrn-16-2-resnet14").notes
+
+
+def test_titles_are_the_paper_s_words() -> None:
+    titles = [
+        tables.cell(f"t3/{row}/resnet110-resnet8").row.title for row in ("class-scns-k50", "infonce+lm-b0.5", "at")
+    ]
+    assert titles == ["InfoNCE + Class-SCNS, k=1/50", "InfoNCE + LM, β=0.5", "AT"]
+    assert tables.cell("t1/class-scns-k2/resnet20").row.title == "InfoNCE + Class-SCNS, k=2"
+
+
+# --- one cell by its name
+
+
+def test_a_single_cell_is_the_run_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "t3/kld/resnet110-resnet20"
+    (tmp_path / "runs/t3/teacher/resnet110-0").mkdir(parents=True)
+    (tmp_path / "runs/t3/teacher/resnet110-0/model.safetensors").touch()
+    settings = ["lr=0.1", "method.temperature=2"]
+    swept = plan([tables.cell(name)], Path("runs"), seeds=3, settings=settings, epochs=20)
+    assert single(name, seed=2, settings=settings, epochs=20) == swept[-1]
+    assert single(name, settings=["seed=1"]).recipe.seed == 1
+    elsewhere = single(name, Path("mine"))
+    assert elsewhere.out == Path("mine") and elsewhere.recipe.teacher == "runs/t3/teacher/resnet110-0"
+    assert single("t3/ce/resnet20") == single("t3/ce/wrn-40-1-resnet20")
+    assert single("t3/teacher/resnet110").recipe.student == "resnet110"
+
+
+def test_a_missing_teacher_comes_with_the_line_that_trains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, words = "t3/kld/resnet110-resnet20", ["lr=0.1", "method.temperature=2", "seed=1"]
+    with pytest.raises(InputError, match=r"train t3/teacher/resnet110 --set lr=0.1 --epochs 5 --subset 90 -- or"):
+        single(name, settings=words, epochs=5, subset=90)
+    with pytest.raises(InputError, match=r"train t3/teacher/resnet110 --out o/t3/teacher/resnet110-0 -- or"):
+        single(name, Path("o/t3/kld/resnet110-resnet20-0"))
+    assert single(name, settings=["teacher=mine"]).recipe.teacher == "mine"
+    with pytest.raises(
+        InputError, match=r"Unknown cell 't3/kld/resnet110-resnet2'; did you mean t3/kld/resnet110-resnet20"
+    ):
+        single("t3/kld/resnet110-resnet2")
 
 
 def test_patterns() -> None:
@@ -208,6 +273,9 @@ def test_hours() -> None:
     )
     assert hours(kld) == pytest.approx((teacher + 200 * (1.56 + 1.33)) / 3600)
     assert hours([Job(replace(ce[0].recipe, data="folder"), Path("o"))]) is None
+    at_256 = plan(tables.select("t2", "teacher", "resnet34-resnet14"), Path("o"))
+    at_64 = plan(tables.select("t2", "teacher", "resnet34-resnet14"), Path("o"), settings=["input_size=64"])
+    assert 15 < hours(at_256) / hours(at_64) < 17  # type: ignore[operator]
     halved = plan(tables.select("t3", "ce", "resnet110-resnet20"), Path("o"), epochs=100, subset=25_000)
     assert hours(halved) == pytest.approx(100 * 0.78 / 3600)
 

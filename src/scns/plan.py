@@ -1,5 +1,6 @@
 """From cells of the paper's tables to jobs of a sweep: teachers first, seeds, shrinking, and how long it may take."""
 
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
@@ -7,14 +8,20 @@ from pathlib import Path
 
 import torch
 
-from scns import models, preflight, tables
+from scns import datasets, models, preflight, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.recipe import Recipe, differences
 from scns.sweep import Job
 from scns.tables import Cell
 
-_OF_THE_STUDENT = ("method", "preset", "teacher", "distil")  # settings that a teacher's own training does not take
+_OF_THE_STUDENT = (
+    "method",
+    "preset",
+    "teacher",
+    "distil",
+    "weights=",
+)  # settings that a teacher's own training does not take
 
 # Measured on one H200 with `bench/epoch.py`: resnet20, 50,000 images of 32 px, seconds an epoch.
 _SECONDS = {64: 1.56, 128: 1.03}  # cross-entropy, by batch
@@ -34,12 +41,16 @@ def plan(
     epochs: int | None = None,
     subset: int | None = None,
     same_batches: bool = True,
+    weights: Path | None = None,
 ) -> list[Job]:
     """Jobs for the cells with seeds 0, 1, ...; each teacher once, with seed 0, before its students.
 
     Fewer epochs keep the shape of the schedule: milestones move with them. Settings change teachers too, apart from
     those that choose the method or the teacher; `teacher=` puts a teacher of one's own in place of the table's.
+    `weights` is a folder with published weights, by network, from which teachers of t2 start that have a file there.
     """
+    if weights is not None:
+        _check_weights(cells, weights)
     jobs: dict[Path, Job] = {}
 
     def add(recipe: Recipe, run: str, seed: int, after: tuple[Path, ...]) -> Path:
@@ -52,10 +63,11 @@ def plan(
 
     own_teacher = any(word.startswith("teacher=") for word in settings)
     for cell in cells:
-        recipe = _shrunk(cell.recipe.with_settings(list(settings)), cell.recipe, epochs, subset)
+        own = _begun(cell, weights)
+        recipe = _shrunk(own.with_settings(list(settings)), own, epochs, subset)
         after: tuple[Path, ...] = ()
         if cell.teacher and not own_teacher:
-            source = tables.of_run(cell.teacher)[0].recipe
+            source = _begun(tables.of_run(cell.teacher)[0], weights)
             kept = [word for word in settings if not word.startswith(_OF_THE_STUDENT)]
             after = (add(_shrunk(source.with_settings(kept), source, epochs, subset), cell.teacher, 0, ()),)
             recipe = replace(recipe, teacher=str(after[0]))
@@ -63,6 +75,78 @@ def plan(
             add(recipe, cell.run, seed, after)
     needed = {path for job in jobs.values() for path in job.after}
     return sorted(jobs.values(), key=lambda job: job.out not in needed)
+
+
+def single(
+    name: str,
+    out: Path | None = None,
+    *,
+    seed: int | None = None,
+    settings: Sequence[str] = (),
+    epochs: int | None = None,
+    subset: int | None = None,
+) -> Job:
+    """The job that a sweep has for one cell and seed, where its teacher is trained already.
+
+    Without `out` it is the sweep's folder below runs/, and so it is where the teacher is looked for, unless `out` is
+    itself such a folder of another sweep.
+    """
+    cell = tables.find(name)
+    seed = cell.recipe.with_settings(list(settings)).seed if seed is None else seed
+    root = Path("runs")
+    if out is not None and tables.run_at(out.absolute()) == cell.run:
+        root = (out if len(out.parts) >= 3 else out.absolute()).parents[2]
+    jobs = plan([cell], root, seeds=seed + 1, settings=settings, epochs=epochs, subset=subset)
+    (job,) = (each for each in jobs if each.out == tables.folder(cell.run, seed, root))
+    for teacher in job.after:
+        if not (teacher / "model.safetensors").exists():
+            line = _teacher_line(cell.teacher, teacher, root, settings, epochs, subset)
+            raise InputError(
+                f"'{name}' needs its teacher, and '{teacher}' is no finished run; train it with: {line} -- or give "
+                "another one with --set teacher=RUN."
+            )
+    return replace(job, out=out or job.out)
+
+
+def _teacher_line(
+    run: str, place: Path, root: Path, settings: Sequence[str], epochs: int | None, subset: int | None
+) -> str:
+    words = ["scns", "train", run]
+    for setting in settings:
+        if not setting.startswith((*_OF_THE_STUDENT, "seed=")):
+            words += ["--set", setting]
+    for option, value in (("--epochs", epochs), ("--subset", subset)):
+        words += [option, str(value)] if value is not None else []
+    return shlex.join(words + (["--out", str(place)] if root != Path("runs") else []))
+
+
+def notes(jobs: Sequence[Job]) -> dict[Path, str]:
+    """What a reader of each cell's run must know, such as how its teacher begins; runs without notes are left out."""
+    recipes = {job.out: job.recipe for job in jobs}
+    found = {}
+    for job in jobs:
+        for cell in tables.of_run(tables.run_at(job.out.absolute()))[:1]:
+            teacher = recipes.get(job.after[0]) if job.after else None
+            found[job.out] = tables.notes(cell, teacher or job.recipe)
+    return {path: words for path, words in found.items() if words}
+
+
+def _begun(cell: Cell, weights: Path | None) -> Recipe:
+    """The recipe of a cell; that of a t2 teacher starts from its published weights where the folder has them."""
+    file = tables.published(cell.recipe.student, weights) if weights is not None and tables.starts(cell) else None
+    return cell.recipe if file is None else tables.started(cell.recipe, str(file))
+
+
+def _check_weights(cells: Sequence[Cell], weights: Path) -> None:
+    """Weights are for t2's teachers, and a folder with none of them is probably the wrong one."""
+    networks = sorted({cell.column.teacher for cell in cells if cell.table == "t2"})
+    if not networks:
+        raise InputError(f"--weights {weights} is for the teachers of t2; these cells have none.")
+    if not weights.is_dir():
+        raise InputError(f"--weights {weights} is no folder; give the one that holds files such as {networks[0]}.pth.")
+    if not any(tables.published(network, weights) for network in networks):
+        listed = ", ".join(f"{network}.pth" for network in networks)
+        raise InputError(f"'{weights}' has no weights of these teachers; put there {listed} (or .safetensors, .pt).")
 
 
 def check_folders(jobs: Sequence[Job]) -> None:
@@ -79,30 +163,39 @@ def check_folders(jobs: Sequence[Job]) -> None:
             raise InputError(f"'{job.out}' holds a run with another recipe: {words}; choose another --out.")
 
 
+def check_data(jobs: Sequence[Job]) -> None:
+    """Raise where a data set is not there, which every run of it would otherwise fail for."""
+    for data, root, size in {(job.recipe.data, job.recipe.root, job.recipe.size): None for job in jobs}:
+        datasets.load(data, root, "test", **({"size": size} if size else {}))
+
+
 def hours(jobs: Sequence[Job], pack: int = 1, done: Collection[Path] = ()) -> float | None:
     """Estimated hours on one H200 of the jobs that are not `done`; None where a data set's size is not known.
 
     seconds an epoch = images / 50,000 * (measured resnet20 * MFLOPs / resnet20's + teacher + contrast), less what
     packing saves. Deep narrow networks are slower than their MFLOPs say, large ones faster: good to a factor of 2.
     """
-    teachers = {job.out: job.recipe.student for job in jobs}
+    recipes = {job.out: job.recipe for job in jobs}
     waiting = [job for job in jobs if job.out not in done]
     total = 0.0
     for job in waiting:
         if job.recipe.data not in _TRAINING:
             return None
-        teacher = job.recipe.teacher_network or next((teachers[path] for path in job.after if path in teachers), "")
-        total += _epoch_seconds(job.recipe, teacher) * job.recipe.epochs
+        taught = next((recipes[path] for path in job.after if path in recipes), None)
+        teacher = job.recipe.teacher_network or (taught.student if taught else "")
+        pixels = job.recipe.teacher_size or (taught.input_size if taught else 0)
+        total += _epoch_seconds(job.recipe, teacher, pixels) * job.recipe.epochs
     saved = (1 - _PACKED) * (min(pack, len(waiting), 8) - 1) / 7 if waiting else 0.0  # measured at 8, a line in between
     return total * (1 - saved) / 3600
 
 
-def _epoch_seconds(recipe: Recipe, teacher: str) -> float:
+def _epoch_seconds(recipe: Recipe, teacher: str, teacher_pixels: int) -> float:
     images, pixels = _TRAINING[recipe.data]
-    student = _SECONDS[128 if recipe.batch >= 128 else 64] * _flops(recipe.student, pixels) / _flops("resnet20", 32)
+    seen = recipe.input_size or pixels
+    student = _SECONDS[128 if recipe.batch >= 128 else 64] * _flops(recipe.student, seen) / _flops("resnet20", 32)
     seconds = student * _forwards(recipe)
     if recipe.teacher and recipe.distil and recipe.teacher_mode == "live" and teacher:
-        seconds += _LIVE * _flops(teacher, recipe.teacher_size or pixels) / _flops("resnet110", 32)
+        seconds += _LIVE * _flops(teacher, teacher_pixels or pixels) / _flops("resnet110", 32)
     if recipe.method in ("infonce", "crd", "crd-lm"):
         seconds += _CONTRAST
     return seconds * min(images, recipe.subset or images) / 50_000

@@ -14,16 +14,14 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from scns import paper, tables
+from scns import paper, recognise, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.files import atomic
-from scns.recipe import Recipe, differences
+from scns.recipe import Recipe
 from scns.tables import Cell
 
-# A run may differ in these from its cell and still be compared with the paper: chance, speed, and where things lie.
-_NEUTRAL = ("seed", "data_seed", "teacher", "precision", "compile", "graph", "deterministic")
-_SMALLER = ("data", "size", "subset", "labelled", "epochs", "validation", "student")
+_SMALLER = ("data", "size", "input_size", "subset", "labelled", "epochs", "validation", "student")
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class Entry:
     validated: float | None  # on test, at the epoch that was best on validation
     seconds: float
     changed: tuple[str, ...]  # recipe keys that differ from the cell's own, its teacher's included
+    notes: str = ""  # what a reader must know to compare it with the paper, such as how its teacher began
 
     @property
     def shrunken(self) -> bool:
@@ -67,6 +66,14 @@ class Line:
     changed: tuple[str, ...]
     printed: float | None  # the paper's; None where it has none, or where the runs are not what it ran
     difference: float | None
+    notes: str = ""
+
+    @property
+    def remark(self) -> str:
+        """In what the runs are not the paper's, in words; "" for a run as printed."""
+        own = [key for key in self.changed if not key.startswith("teacher.")]
+        keys = ", ".join(own or self.changed)  # a teacher mostly shares what was changed; the files have it all
+        return f"{'shrunken' if self.shrunken else 'changed'}: {keys}" if keys else ""
 
 
 @dataclass(frozen=True)
@@ -78,17 +85,24 @@ class Results:
 
     @property
     def lines(self) -> list[Line]:
+        return [line for line, _ in self.groups]
+
+    @property
+    def groups(self) -> list[tuple[Line, list[Entry]]]:
+        """Each line with its runs."""
         groups: dict[str, list[Entry]] = {}
         for entry in self.entries:
             groups.setdefault(_kind(entry), []).append(entry)
-        return [_line(group) for group in groups.values()]
+        return [(_line(group), group) for group in groups.values()]
 
 
 def read(folder: str | Path) -> Results:
     """The finished runs below a folder, ordered by table and path; what cannot be read is skipped and named."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"There is no folder '{folder}'; give the one that holds your runs.")
+        raise InputError(
+            f"There is no folder '{folder}'; give the one that holds your runs, or train some: scns sweep mini-ce"
+        )
     entries: list[Entry] = []
     skipped: dict[Path, str] = {}
     seen: dict[tuple[str, int, int], Path] = {}
@@ -107,7 +121,7 @@ def read(folder: str | Path) -> Results:
                 entries.append(entry)
     if not entries:
         why = "".join(f" ({path.name}: {reason.rstrip('.')})" for path, reason in list(skipped.items())[:1])
-        raise InputError(f"There is no finished run in '{folder}'{why}; train some with: scns sweep")
+        raise InputError(f"There is no finished run in '{folder}'{why}; train some with: scns sweep mini-ce")
     return Results(sorted(entries, key=_order), skipped)
 
 
@@ -161,30 +175,30 @@ def _entries(path: Path) -> list[Entry]:
         ) from None
     if not math.isfinite(test):
         raise InputError(f"result.json has test={test}; train the run again.")
-    cells = tables.of_run(tables.run_at(path.absolute()))
-    made = [Entry(path, recipe, cell, test, validated, seconds, _changes(path, recipe, cell)) for cell in cells]
+    cells = recognise.cells_of(path, recipe)
+    made = [
+        Entry(
+            path,
+            recipe,
+            cell,
+            test,
+            validated,
+            seconds,
+            recognise.changes(path, recipe, cell),
+            recognise.notes(path, recipe, cell),
+        )
+        for cell in cells
+    ]
     return made or [Entry(path, recipe, None, test, validated, seconds, ())]
-
-
-def _changes(path: Path, recipe: Recipe, cell: Cell) -> tuple[str, ...]:
-    """The keys in which a run, and the teacher it had, differ from those of the table."""
-    changed = [key for key in differences(recipe, cell.recipe) if key not in _NEUTRAL]
-    if recipe.teacher and not recipe.teacher_network:
-        beside = path.absolute().parents[1] / Path(*Path(recipe.teacher).parts[-2:])  # where the folder was moved
-        where = next((each for each in (Path(recipe.teacher), beside) if (each / "recipe.json").exists()), None)
-        own = tables.of_run(cell.teacher) if cell.teacher else []
-        if where is not None and own:
-            taught = differences(Folder(where).recipe(), own[0].recipe)
-            changed += [f"teacher.{key}" for key in taught if key not in _NEUTRAL]
-    return tuple(changed)
 
 
 def _kind(entry: Entry) -> str:
     """What runs of one line share."""
     ignored = ("seed", "data_seed", "device", "root", "checkpoint_every", "evaluate_every")
-    hidden = (*ignored, "teacher") if entry.cell is not None else ignored  # a table's teacher is known by its name
-    values = {key: value for key, value in entry.recipe.as_dict().items() if key not in hidden}
-    return json.dumps([entry.cell and entry.cell.name, values, entry.changed], sort_keys=True)
+    hidden = (*ignored, "teacher", "weights") if entry.cell is not None else ignored  # of a table, known by its name
+    written_out = recognise.effective(entry.recipe)
+    values = {key: value for key, value in written_out.as_dict().items() if key not in hidden}
+    return json.dumps([entry.cell and entry.cell.name, values, entry.changed, entry.notes], sort_keys=True)
 
 
 def _order(entry: Entry) -> tuple[int, int, str]:
@@ -222,6 +236,7 @@ def _line(group: list[Entry]) -> Line:
         changed=first.changed,
         printed=printed,
         difference=None,
+        notes=first.notes,
     )
     return line if printed is None else replace(line, difference=line.mean - printed)
 

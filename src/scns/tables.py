@@ -12,52 +12,22 @@ probably had: the teachers' accuracies are those of wrn-16-2 and wrn-40-2.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from scns import recipes
 from scns.errors import InputError, unknown
 from scns.recipe import Recipe
+from scns.rows import Column, Row, columns_of, rows_of
 
 TABLES = {"t1": "CIFAR-10, supervised", "t2": "Tiny-ImageNet-200, distillation", "t3": "CIFAR-100, distillation"}
 
-_BETAS = (0.01, 0.05, 0.1, 0.2, 0.5)
-_NETWORKS = {"resnext32x4": "resnext29-32x4d"}  # printed -> ours
-_WIDER = {"wrn-16-1": "wrn-16-2", "wrn-40-1": "wrn-40-2"}  # printed -> probable
 _MAPS = ("at", "sp", "vid", "ft")  # they read the teacher's feature maps, which are not cached
 _PAIRED = ("at", "vid")  # they compare stage by stage; a 7x7-stem teacher has one more than the student
-_PIXELS = 256  # of t2's pretrained teachers, in the paper
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method with its hyper-parameters; `paper` is the printed method, "" for a row the paper lacks."""
-
-    slug: str
-    method: str
-    preset: str = ""
-    arguments: dict[str, Any] = field(default_factory=dict)
-    paper: str = ""
-    value: float | None = None  # the printed beta or k, or the denominator of k
-
-    @property
-    def title(self) -> str:
-        name = self.paper or f"{self.slug} (not in the paper)"
-        return name if self.value is None else f"{name}, {self.slug.rsplit('-', 1)[1]}"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A network, or a teacher and its student, by our names; `paper` is what is printed."""
-
-    slug: str
-    teacher: str
-    student: str
-    paper: str
-    printed: bool = True  # False: the probable width instead of the printed one
+_PIXELS = 256  # of t2's teachers, in the paper
+_HASHED = r"-[0-9a-f]{8}"  # what published files have behind the network's name: resnet50-0676ba61.pth
 
 
 @dataclass(frozen=True)
@@ -71,11 +41,16 @@ class Cell:
     recipe: Recipe
     run: str
     teacher: str
-    notes: str
+    notes: str  # what a reader must know to compare it with the paper
 
     @property
     def printed(self) -> bool:
         return bool(self.row.paper) and self.column.printed
+
+
+def is_name(words: str) -> bool:
+    """Whether words have the form of a cell's name; a recipe's file in folders of such names does not."""
+    return bool(re.fullmatch(r"t\d+/[^/]+/[^/]+", words)) and not words.endswith((".toml", ".json"))
 
 
 def names(table: str, *, everything: bool = False) -> list[str]:
@@ -90,6 +65,15 @@ def cell(name: str) -> Cell:
     if name not in cells:
         raise unknown("cell", name, cells)
     return cells[name]
+
+
+def find(name: str) -> Cell:
+    """The cell of that name, or the first one that a run of that name gives: t3/teacher/resnet110, t3/ce/resnet20."""
+    table, _, _ = name.partition("/")
+    runs = {each.run: each for each in reversed(_cells(_known(table)).values())}
+    if name not in _cells(table) and name not in runs:
+        raise unknown("cell", name, dict.fromkeys([*_cells(table), *runs]))
+    return _cells(table).get(name) or runs[name]
 
 
 def of_run(run: str) -> list[Cell]:
@@ -127,16 +111,30 @@ def run_at(path: Path) -> str:
     return run if of_run(run) else ""
 
 
-def pretrained(cell: Cell, weights: Path) -> Cell:
-    """A t2 cell whose teacher is a file of weights for the 200 classes, seen at 256 px, instead of a run."""
-    if cell.table != "t2" or not cell.recipe.teacher:
-        raise InputError(f"'{cell.name}' has no pretrained teacher; weights files are for the students of t2.")
-    network = cell.column.teacher
-    found = [path for ending in (".safetensors", ".pth", ".pt") if (path := weights / f"{network}{ending}").is_file()]
-    if not found:
-        raise InputError(f"There is no {network}.safetensors, .pth or .pt in '{weights}'; put it there.")
-    changed = replace(cell.recipe, teacher=str(found[0]), teacher_network=network, teacher_size=_PIXELS)
-    return replace(cell, recipe=changed, teacher="", notes=f"teacher: weights from {found[0].name}, at {_PIXELS} px")
+def published(network: str, folder: Path) -> Path | None:
+    """The file of a network's published weights in a folder, such as resnet50-0676ba61.pth; None without one."""
+    short = re.escape(network.removesuffix("-imagenet"))
+    wanted = re.compile(rf"{short}(-imagenet|{_HASHED})?\.(safetensors|pth|pt)")
+    found = sorted(path for path in folder.iterdir() if wanted.fullmatch(path.name))
+    if len(found) > 1:
+        listed = " and ".join(path.name for path in found)
+        raise InputError(f"'{folder}' has {listed}, all of them weights of {network}; leave one there.")
+    return found[0] if found else None
+
+
+def starts(cell: Cell) -> bool:
+    """Whether a cell is a teacher of t2, which the paper started from ImageNet's weights."""
+    return cell.table == "t2" and cell.row.slug == "teacher"
+
+
+def started(recipe: Recipe, weights: str) -> Recipe:
+    """The recipe of a t2 teacher that starts from a file of weights: fine-tuned without crops and flips, as printed."""
+    return replace(recipe, weights=weights, augment=False)
+
+
+def notes(cell: Cell, teacher: Recipe) -> str:
+    """The notes of a cell whose teacher, or which itself as a teacher, has that recipe instead of the table's."""
+    return _notes(cell.table, cell.row, cell.column, cell.teacher, teacher)
 
 
 def _known(table: str) -> str:
@@ -158,7 +156,7 @@ def _matching(kind: str, patterns: str, known: Iterable[str]) -> set[str]:
 
 @cache
 def _cells(table: str) -> dict[str, Cell]:
-    made = [_cell(table, row, column) for row in _rows(table) for column in _columns(table)]
+    made = [_cell(table, row, column) for row in rows_of(table) for column in columns_of(table)]
     return {each.name: each for each in made}
 
 
@@ -168,11 +166,10 @@ def _cell(table: str, row: Row, column: Column) -> Cell:
     recipe = base(column.teacher if is_teacher else column.student, row.method)
     arguments = {**row.arguments, **({"pair": "shallow"} if table == "t2" and row.method in _PAIRED else {})}
     recipe = replace(recipe, preset=row.preset, arguments=arguments)
-    run, teacher, notes = f"{table}/{row.slug}/{column.slug}", "", ""
+    run, teacher = f"{table}/{row.slug}/{column.slug}", ""
     if table == "t1" and row.slug.startswith("instance"):
         teacher = f"t1/ce/{column.slug}"
         recipe = replace(recipe, distil=False)
-        notes = "neighbours by the same network after cross-entropy"
     elif table != "t1" and alone:
         run = f"{table}/{row.slug}/{recipe.student}"  # one run for all columns with that network
     elif table != "t1":
@@ -181,95 +178,23 @@ def _cell(table: str, row: Row, column: Column) -> Cell:
         recipe = replace(recipe, teacher=str(folder(teacher, 0, Path("runs"))))
     if table == "t2" and teacher:
         recipe = replace(recipe, teacher_mode="live" if row.method in _MAPS else "cached")
+    if table == "t2" and is_teacher:
+        recipe = replace(recipe, input_size=_PIXELS)
+    told = _notes(table, row, column, teacher, Recipe(input_size=_PIXELS))
+    return Cell(f"{table}/{row.slug}/{column.slug}", table, row, column, recipe, run, teacher, told)
+
+
+def _notes(table: str, row: Row, column: Column, teacher: str, beginning: Recipe) -> str:
+    """What a reader of a cell must know; of `beginning` how t2's teacher began, which the paper's did otherwise."""
+    found, is_teacher = [], row.slug == "teacher"
+    if table == "t1" and teacher:
+        found.append("neighbours by the same network after cross-entropy")
     if table == "t2" and (teacher or is_teacher):
-        notes = "teacher: from scratch at 64 px; the paper's is ImageNet's, fine-tuned at 256 px"
-    return Cell(f"{table}/{row.slug}/{column.slug}", table, row, column, recipe, run, teacher, notes)
-
-
-def _columns(table: str) -> list[Column]:
-    if table == "t1":
-        printed = ["resnet20", "resnet32", "resnet110", "wrn-16-1", "wrn-40-1", "resnext32x4"]
-        single = [Column(name, "", _NETWORKS.get(name, name), name) for name in printed]
-        return single + [Column(wide, "", wide, name, printed=False) for name, wide in _WIDER.items()]
-    if table == "t2":
-        pairs = [
-            ("resnet152", "resnet56"), ("resnet152", "resnet44"), ("resnet50", "resnet20"), ("resnet50", "resnet32"),
-            ("resnet152", "resnet32"), ("densenet121", "resnet32"), ("resnet50", "resnet8"), ("resnet50", "resnet14"),
-            ("resnet34", "resnet14"), ("resnet50", "resnet32x4"),
-        ]  # fmt: skip
-        return [Column(f"{t}-{s}", f"{t}-imagenet", s, f"{t}/{s}") for t, s in pairs]
-    pairs = [
-        ("resnet110", "resnet20"), ("resnet110", "resnet8"), ("wrn-16-1", "resnet14"),
-        ("wrn-16-1", "resnet32"), ("wrn-40-1", "resnet20"), ("wrn-40-1", "resnet14"),
-    ]  # fmt: skip
-    wider = [Column(f"{_WIDER[t]}-{s}", _WIDER[t], s, f"{t}/{s}", printed=False) for t, s in pairs if t in _WIDER]
-    return [Column(f"{t}-{s}", t, s, f"{t}/{s}") for t, s in pairs] + wider
-
-
-def _rows(table: str) -> list[Row]:
-    return {"t1": _supervised, "t2": _tiny, "t3": _cifar100}[table]()
-
-
-def _supervised() -> list[Row]:
-    return [
-        Row("ce", "ce", paper="Cross-Entropy"),
-        Row("ce-lm-b0.5", "ce-lm", "t1", {"beta": 0.5}, "Cross-Entropy + LM", 0.5),
-        Row("infonce", "infonce", "t1-infonce", paper="InfoNCE"),
-        *_mixtures("t1-infonce-lm", "t1-infonce+lm"),
-        *(_scns("class", "t1-class", k, k) for k in (1, 2, 5)),
-        *(_scns("instance", "t1-instance", n, 1 / n) for n in (5, 10, 20, 100, 500)),
-    ]
-
-
-def _cifar100() -> list[Row]:
-    printed = [
-        Row("teacher", "ce", paper="Teacher (Cross-Entropy)"),
-        Row("ce", "ce", paper="Student (Cross-Entropy)"),
-        Row("kld", "kld", paper="Student (Cross-Entropy + KLD)"),
-        *_mixtures("kd-lm", "kd+lm"),
-        *(_scns("class", "kd-class", n, 1 / n) for n in (100, 50, 20, 10, 5)),
-        *(_scns("instance", "kd-instance", n, 1 / n) for n in (100, 50, 20, 10, 5)),
-    ]
-    taken = {row.slug for row in printed} | {"class-scns", "instance-scns"}  # k of those: class k20, instance k50
-    further = [replace(row, paper="") for row in _distilling() if row.slug not in taken]
-    return [*printed, Row("infonce", "infonce", "kd-infonce"), *further]
-
-
-def _tiny() -> list[Row]:
-    further = [
-        Row("teacher", "ce"),
-        Row("ce", "ce"),
-        Row("infonce", "infonce", "kd-infonce"),
-        Row("infonce-lm", "infonce", "kd-lm"),
-    ]
-    return _distilling() + further
-
-
-def _distilling() -> list[Row]:
-    """The rows of t2."""
-    return [
-        *(Row(name.lower(), name.lower(), paper=name) for name in ("KLD", "AT", "SP", "PKT", "CC", "VID", "FT", "CRD")),
-        Row("siamese-pc", "pc", "siamese", paper="Siamese-PC"),
-        Row("contrastive-pc", "pc", "contrastive", paper="Contrastive-PC"),
-        Row("contrastive-cka-rbf", "cka", "contrastive-rbf", paper="Contrastive-CKA (RBF)"),
-        Row("contrastive-cka-linear", "cka", "contrastive", paper="Contrastive-CKA (Linear)"),
-        Row("crd-lm", "crd-lm", paper="CRD-LM"),
-        Row("class-scns", "infonce", "kd-class", paper="InfoNCE + Class-SCNS"),
-        Row("instance-scns", "infonce", "kd-instance", paper="InfoNCE + Instance-SCNS"),
-        Row("infonce-lm-class-scns", "infonce", "kd-lm-class", paper="InfoNCE-LM + Class-SCNS"),
-        Row("infonce-lm-instance-scns", "infonce", "kd-lm-instance", paper="InfoNCE-LM + Instance-SCNS"),
-    ]
-
-
-def _mixtures(alone: str, beside: str) -> list[Row]:
-    """InfoNCE-LM (mixtures alone) and InfoNCE + LM (beside the original negatives), for every beta."""
-    return [
-        Row(f"infonce{sign}lm-b{beta}", "infonce", preset, {"beta": beta}, paper, beta)
-        for sign, preset, paper in (("-", alone, "InfoNCE-LM"), ("+", beside, "InfoNCE + LM"))
-        for beta in _BETAS
-    ]
-
-
-def _scns(level: str, preset: str, printed: int, k: float) -> Row:
-    paper = f"InfoNCE + {level.capitalize()}-SCNS"
-    return Row(f"{level}-scns-k{printed}", "infonce", preset, {"k": k}, paper, printed)
+        pixels = f"{beginning.input_size} px" if beginning.input_size else "the images' own size"
+        file = Path(beginning.weights).name
+        scratch = f"from scratch at {pixels}; the paper's started from ImageNet's weights"
+        found.append(f"teacher: started from {file}, at {pixels}" if file else f"teacher: {scratch}")
+    if not column.printed and (teacher or is_teacher or table == "t1"):
+        wider, narrow = column.teacher or column.student, column.paper.partition("/")[0]
+        found.append(f"{wider} instead of {narrow}, as the paper probably had")
+    return "; ".join(found)

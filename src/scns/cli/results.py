@@ -47,15 +47,15 @@ def _show(found: "Results") -> None:
     if any(line.printed is not None for line in lines):
         columns |= {"paper": "right", "difference": "right"}
     columns[""] = "left"
-    screen.table("", columns, [[_value(line, heading) for heading in columns] for line in lines])
+    marks = screen.numbered(line.notes for line in lines)
+    screen.table("", columns, [[_value(line, heading, marks) for heading in columns] for line in lines])
+    screen.show_notes(marks)
     screen.out.print("test %: after the last epoch, mean and standard deviation over n seeds.", style="dim")
     if any(line.shrunken for line in lines):
         screen.out.print("Shrunken runs are not compared with the paper.", style="dim")
 
 
-def _value(line: "Line", heading: str) -> str:
-    own = [key for key in line.changed if not key.startswith("teacher.")]
-    changes = ", ".join(own or line.changed)  # a teacher mostly shares what was changed; the files have it all
+def _value(line: "Line", heading: str, marks: dict[str, str]) -> str:
     return {
         "cell or recipe": line.name,
         "data": line.data,
@@ -65,7 +65,7 @@ def _value(line: "Line", heading: str) -> str:
         "by validation": _spread(line.validated, line.validated_deviation),
         "paper": "" if line.printed is None else f"{line.printed:.2f}",
         "difference": "" if line.difference is None else f"{line.difference:+.2f}",
-        "": f"shrunken: {changes}" if line.shrunken else f"changed: {changes}" if changes else "",
+        "": f"{line.remark} {marks[line.notes]}".strip(),
     }[heading]
 
 

@@ -1,27 +1,87 @@
 """`scns recipes` and `scns runs`: what can be trained, and what was."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scns.cli import screen
 from scns.errors import InputError
 
+if TYPE_CHECKING:
+    from scns.recipe import Recipe
+    from scns.tables import Cell
+
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="A recipe, to print as TOML.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe or a cell, to print as TOML; or a table.", show_default=False)
+    ] = None,
 ) -> None:
-    """List the named recipes, or print one as TOML."""
-    from scns import recipes
+    """List the named recipes and the paper's tables, the cells of a table, or print one recipe as TOML."""
+    from scns import recipes, tables
 
-    if name is not None:
-        comment = "".join(f"# {line}".rstrip() + "\n" for line in recipes.about(name).splitlines())
-        screen.out.print(f"{comment}\n{recipes.named(name).as_toml()}", markup=False, end="", soft_wrap=True)
-        return
+    if name is None:
+        _list_recipes()
+    elif name in tables.TABLES:
+        _list_cells(name)
+    elif tables.is_name(name):
+        cell = tables.find(name)
+        told = [f"{tables.TABLES[cell.table]}: {cell.row.title}, {cell.column.slug}", f"Command: scns train {name}"]
+        told += [f"Teacher: scns train {cell.teacher}"] if cell.teacher else []
+        _print_toml([*told, *([f"Note: {cell.notes}"] if cell.notes else [])], cell.recipe)
+    else:
+        _print_toml(recipes.about(name).splitlines(), recipes.named(name))
+
+
+def _print_toml(about: list[str], recipe: "Recipe") -> None:
+    comment = "".join(f"# {line}".rstrip() + "\n" for line in about)
+    screen.out.print(f"{comment}\n{recipe.as_toml()}", markup=False, end="", soft_wrap=True)
+
+
+def _list_recipes() -> None:
+    from scns import recipes, tables
+
     rows: list[list[object]] = [[each, about] for each, about in recipes.names().items()]
     screen.table(f"{len(rows)} recipes", {"recipe": "left", "": "left"}, rows)
     screen.out.print("One as TOML: scns recipes NAME. Train it: scns train NAME", style="dim")
+    screen.out.print()
+    cells: list[list[object]] = [
+        [table, about, len(tables.names(table)), tables.names(table)[-1]] for table, about in tables.TABLES.items()
+    ]
+    columns = {"table": "left", "": "left", "cells": "right", "such as": "left"}
+    screen.table("The paper's tables", columns, cells)
+    screen.out.print("Rows and columns of one: scns recipes t3. Train a cell: scns train CELL", style="dim")
+
+
+def _list_cells(table: str) -> None:
+    from scns import tables
+
+    cells = [tables.cell(name) for name in tables.names(table, everything=True)]
+    rows = {cell.row.slug: cell.row.title + " (not in this table)" * (not cell.row.paper) for cell in cells}
+    columns = {cell.column.slug: _networks(cell) for cell in cells}
+    screen.table(
+        f"{tables.TABLES[table]}: {len(rows)} rows",
+        {"row": "left", "": "left"},
+        [[slug, about] for slug, about in rows.items()],
+    )
+    screen.out.print()
+    screen.table(
+        f"{len(columns)} columns", {"column": "left", "": "left"}, [[slug, about] for slug, about in columns.items()]
+    )
+    screen.out.print(
+        "k=1/50 is |D|/50 or |V|/50; rows and columns that are not printed are named to be trained.", style="dim"
+    )
+    screen.out.print(
+        f"A cell is {table}/ROW/COLUMN: scns train {cells[0].name}. Many: scns sweep {table} --rows ... --columns ...",
+        style="dim",
+        soft_wrap=True,
+    )
+
+
+def _networks(cell: "Cell") -> str:
+    shown = f"{cell.column.teacher} teaches {cell.column.student}" if cell.column.teacher else cell.column.student
+    return shown if cell.column.printed else f"{shown} (not as printed: the probable width)"
 
 
 def runs(

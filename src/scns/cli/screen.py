@@ -1,7 +1,7 @@
 """What the commands print with: results to stdout, progress and errors to stderr."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -52,3 +52,15 @@ def progress(what: str, unit: str = "rows") -> Iterator[Callable[[int, int], Non
             bar.update(task, completed=done, total=total, rate=f"{speed:,.0f}" if speed else "")
 
         yield advance
+
+
+def numbered(notes: Iterable[str]) -> dict[str, str]:
+    """Marks for the notes of a table, the same for the same words; "" has none."""
+    return {words: f"[{number}]" for number, words in enumerate(dict.fromkeys(filter(None, notes)), 1)} | {"": ""}
+
+
+def show_notes(marks: dict[str, str]) -> None:
+    """The notes that stand behind the marks, below their table."""
+    for words, mark in marks.items():
+        if words:
+            out.print(f"{mark} {words}", style="dim", markup=False, soft_wrap=True)

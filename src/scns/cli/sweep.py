@@ -38,7 +38,8 @@ def sweep(
         bool, typer.Option(help="All seeds see the same batches: they share one teacher pass and compare pairwise.")
     ] = True,
     weights: Annotated[
-        Path | None, typer.Option(help="Of t2: folder with NETWORK.safetensors of teachers for its 200 classes.")
+        Path | None,
+        typer.Option(help="Of t2: a folder with published ImageNet weights, such as resnet50.pth, to start teachers."),
     ] = None,
     engine: Annotated[
         str, typer.Option(help="local: this machine; ray: a cluster that shares the folder --out.")
@@ -53,24 +54,30 @@ def sweep(
     A table of the paper is its cells and, first, their teachers: scns sweep t3 --rows 'instance*,kld' --columns
     resnet110-resnet20 --seeds 3. Cells have names too: scns sweep t3/kld/resnet110-resnet20
     """
-    from scns.plan import check_folders, plan
-    from scns.sweep import run_everywhere
+    from scns.plan import check_data, check_folders, plan
+    from scns.sweep import finished, run_everywhere
     from scns.train import Stopped
     from scns.watch import watching
 
-    if seeds < 1 or pack < 1:
-        raise InputError(f"--seeds {seeds} and --pack {pack} must be at least 1.")
-    if epochs is not None and epochs < 1:
-        raise InputError(f"--epochs {epochs} must be at least 1.")
+    for option, number in (("--seeds", seeds), ("--pack", pack), ("--epochs", epochs)):
+        if number is not None and number < 1:
+            raise InputError(f"{option} {number} must be at least 1.")
     if engine not in _ENGINES:
         raise unknown("engine", engine, _ENGINES)
     if address and engine != "ray":
         raise InputError(f"--address {address} belongs to --engine ray; add it, or leave out the address.")
-    cells = [cell for name in recipes if _TABLE.fullmatch(name) for cell in _cells(name, rows, columns, weights)]
+    cells = [cell for name in recipes if _TABLE.fullmatch(name) for cell in _cells(name, rows, columns)]
     if (rows or columns or weights) and not cells:
         raise InputError("--rows, --columns and --weights belong to a table; name t1, t2 or t3.")
     jobs = plan(
-        cells, out, seeds=seeds, settings=settings or [], epochs=epochs, subset=subset, same_batches=same_batches
+        cells,
+        out,
+        seeds=seeds,
+        settings=settings or [],
+        epochs=epochs,
+        subset=subset,
+        same_batches=same_batches,
+        weights=weights,
     )
     for name in recipes:
         if not _TABLE.fullmatch(name):
@@ -79,6 +86,9 @@ def sweep(
     _show_plan(jobs, pack, bool(cells), engine == "local")
     if dry_run:
         return
+    if engine == "local":  # on a cluster the data lie where the runs are
+        check_data([job for job in jobs if finished(job.out) is None])
+    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now, not once a run
     try:
         if engine == "ray":
             from scns.cluster import sweep_on_ray
@@ -101,16 +111,16 @@ def _say(line: str) -> None:
     screen.err.print(line, markup=False)
 
 
-def _cells(name: str, rows: str, columns: str, weights: Path | None) -> "list[Cell]":
+def _cells(name: str, rows: str, columns: str) -> "list[Cell]":
     """The cells of a table that the options select, or of a name such as t3/kld/resnet110-*."""
     from scns import tables
 
     table, row, column = _TABLE.fullmatch(name).groups()  # type: ignore[union-attr]
+    if row and (rows or columns):
+        raise InputError(f"'{name}' says which row and column; leave --rows and --columns out, or name {table} alone.")
     cells = tables.select(table, row or rows, column or columns)
     if not cells:
         raise InputError(f"No cell of {table} has both --rows {row or rows} and --columns {column or columns}.")
-    if weights is not None:
-        cells = [tables.pretrained(cell, weights) if cell.teacher else cell for cell in cells]
     return cells
 
 
@@ -135,11 +145,13 @@ def _jobs(
 
 
 def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> None:
-    from scns.plan import hours
+    from scns.plan import hours, notes
     from scns.sweep import finished
     from scns.train import choose_device
 
     done = {job.out for job in jobs if finished(job.out)}
+    told = notes(jobs)
+    marks = screen.numbered(told.values())
     rows: list[list[object]] = [
         [
             job.out,
@@ -147,10 +159,13 @@ def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> No
             job.recipe.method,
             job.recipe.epochs,
             "finished" if job.out in done else "to do",
+            marks[told.get(job.out, "")],
         ]
         for job in jobs
     ]
-    screen.table("", {"run": "left", "student": "left", "method": "left", "epochs": "right", "state": "left"}, rows)
+    columns = {"run": "left", "student": "left", "method": "left", "epochs": "right", "state": "left"}
+    screen.table("", columns | {"": "left"} if told else columns, rows if told else [row[:-1] for row in rows])
+    screen.show_notes(marks)
     if not estimated:
         return
     left = f"{len(jobs)} runs, {len(jobs) - len(done)} to do"

@@ -21,15 +21,20 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A name (see `scns recipes`), or a .toml or .json file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A name or a cell of the paper's tables (see `scns recipes`), or a .toml or .json file."),
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key; method.KEY is an argument of the method."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; the same as --set epochs=N.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs; the learning rate drops of a table's cell move along.")
+    ] = None,
     subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, order, crops and negatives.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/RECIPE-SEED.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE-SEED by default.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="tf32, fp32 or bf16.")] = None,
     compile: Annotated[
@@ -42,24 +47,38 @@ def train(
     """Train a recipe in a run folder; stopped or killed, the same command goes on.
 
     A smoke test of any recipe: scns train cifar100 --epochs 2 --subset 1000
+
+    A cell of the paper's tables is trained as scns sweep does, with the teacher that a sweep in runs/ left, or another:
+    scns train t3/kld/resnet110-resnet20 --set teacher=RUN
     """
+    chosen, place = named_recipe(recipe, settings or [], epochs=epochs, subset=subset, seed=seed, out=out)
+    given: dict[str, Any] = {"device": device, "precision": precision, "compile": "all" if compile else None}
+    given |= {"graph": False if no_graph else None, "deterministic": deterministic or None}
+    _train(_changed(chosen, given), place, tensorboard)
+
+
+def named_recipe(
+    name: str, settings: list[str], *, epochs: int | None, subset: int | None, seed: int | None, out: Path | None
+) -> "tuple[Recipe, Path]":
+    """The recipe of a name, a file or a cell of a table, and its run folder."""
+    from scns import plan, tables
     from scns.recipes import load_recipe
 
-    chosen = load_recipe(recipe).with_settings(settings or [])
-    given: dict[str, Any] = {"epochs": epochs, "subset": subset, "seed": seed, "device": device, "precision": precision}
-    given |= {
-        "compile": "all" if compile else None,
-        "graph": False if no_graph else None,
-        "deterministic": deterministic or None,
-    }
-    chosen = _changed(chosen, {key: value for key, value in given.items() if value is not None})
-    _train(chosen, out or Path("runs") / f"{Path(recipe).stem}-{chosen.seed}", tensorboard)
+    if tables.is_name(name):
+        job = plan.single(name, out, seed=seed, settings=settings, epochs=epochs, subset=subset)
+        return job.recipe, job.out
+    if name in tables.TABLES:
+        raise InputError(f"'{name}' is a table: scns sweep {name} trains its cells; 'scns recipes {name}' names them.")
+    given = {"epochs": epochs, "subset": subset, "seed": seed}
+    chosen = _changed(load_recipe(name).with_settings(settings), given)
+    return chosen, out or Path("runs") / f"{Path(name).stem}-{chosen.seed}"
 
 
 def _changed(recipe: "Recipe", changes: dict[str, Any]) -> "Recipe":
+    """The recipe with those of the changes that were asked for."""
     from dataclasses import replace
 
-    return replace(recipe, **changes)
+    return replace(recipe, **{key: value for key, value in changes.items() if value is not None})
 
 
 def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
@@ -96,6 +115,8 @@ def _tell(out: Path, result: dict[str, Any]) -> None:
             f"{result['best_test']:.2f} % on test then",
             markup=False,
         )
+    if result.get("weights", "random") != "random":
+        screen.out.print(f"start: {result['weights']}", markup=False)
     screen.out.print(f"run:   {out}", markup=False)
     screen.out.print(f"check: scns eval {out}", style="dim", markup=False)
     screen.out.print(f"use:   scns export {out} --to student.safetensors", style="dim", markup=False)
@@ -160,7 +181,7 @@ def export(
     screen.out.print(f"{to}: {student.name}, {len(student.classes)} classes", markup=False)
     screen.out.print(how[ending], markup=False)
     mean, std = (" ".join(f"{value:.4f}" for value in each) for each in (student.mean, student.std))
-    side = student.size
+    side = student.side
     screen.out.print(f"images: float32 [n, 3, {side}, {side}], (pixels / 255 - mean) / std", markup=False)
     screen.out.print(f"mean {mean}, std {std}", markup=False)
 

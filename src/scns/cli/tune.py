@@ -7,10 +7,14 @@ from typing import Annotated
 import typer
 
 from scns.cli import screen
+from scns.cli.train import named_recipe
 
 
 def tune(
-    recipe: Annotated[str, typer.Argument(help="A name (see `scns recipes`), or a .toml or .json file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A name or a cell of the paper's tables (see `scns recipes`), or a .toml or .json file."),
+    ],
     grid: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE,...; several make all combinations.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every run.")
@@ -25,14 +29,12 @@ def tune(
     Example: scns tune mini-uniform --grid method.negatives=16,256 --grid method.tau=0.07,0.2 --epochs 3
     """
     from scns import preflight
-    from scns.recipes import load_recipe
     from scns.train import Stopped
     from scns.tune import jobs
     from scns.tune import tune as search
     from scns.watch import watching
 
-    changes = [f"{key}={value}" for key, value in (("epochs", epochs), ("subset", subset)) if value is not None]
-    chosen = load_recipe(recipe).with_settings([*(settings or []), *changes])
+    chosen, _ = named_recipe(recipe, settings or [], epochs=epochs, subset=subset, seed=None, out=None)
     for _, job in jobs(chosen, grid or [], out):
         preflight.check(job.recipe)
     try:

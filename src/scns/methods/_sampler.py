@@ -62,7 +62,7 @@ def make_sampler(
 
 def _count(k: float, total: int) -> int:
     """How many `k` means: itself or, below 1, that share of the total, rounded down and at least 1."""
-    if not 0 < k < math.inf or (k > 1 and k != int(k)):
+    if not isinstance(k, (int, float)) or not 0 < k < math.inf or (k > 1 and k != int(k)):
         raise InputError(f"k={k} must be a whole number from 1 up, or a share of the {total} between 0 and 1.")
     return int(k) if k >= 1 else max(1, int(k * total + 1e-9))  # 1e-9: 0.29 * 100 is 28.999999999999996
 

@@ -28,8 +28,7 @@ class Group:
 
 def groups(results: Results) -> list[Group]:
     """The lines of the results, each with its runs and its gain over the same seeds with uniform negatives."""
-    lines, left = results.lines, list(results.entries)
-    found = [(line, _take(left)) for line in lines]
+    found = results.groups
     baselines: dict[str, dict[str, float]] = {}
     doubtful = set()
     for _, entries in found:
@@ -67,14 +66,6 @@ def history(path: Path) -> dict[int, float]:
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return {epoch: found[epoch] for epoch in sorted(found) if math.isfinite(found[epoch])}
-
-
-def _take(left: list[Entry]) -> list[Entry]:
-    """The runs of one line, the first's, taken out of those that are left; lines are in the order of their first."""
-    first = left[0]
-    chosen = [entry for entry in left if entry is first or len(Results([first, entry], {}).lines) == 1]
-    left[:] = [entry for entry in left if entry not in chosen]
-    return chosen
 
 
 def _is_uniform(entry: Entry) -> bool:

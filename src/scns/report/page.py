@@ -110,7 +110,7 @@ def _lines(data: str, own: Sequence[Group]) -> str:
         heads |= {"paper": "number", "to the paper": "number"}
     if any(group.gain for group in own):
         heads["to uniform"] = "number"
-    if any(group.line.changed for group in own):
+    if any(group.line.changed or group.line.notes for group in own):
         heads["remark"] = "remark"
     rows = [[_line_value(group, head) for head in heads] for group in own]
     caption = "Test accuracy after the last epoch: mean ± standard deviation over n seeds."
@@ -124,9 +124,7 @@ def _lines(data: str, own: Sequence[Group]) -> str:
 
 def _line_value(group: Group, head: str) -> Value:
     line = group.line
-    own = [key for key in line.changed if not key.startswith("teacher.")]
-    changes = ", ".join(own or line.changed)
-    remark = f"shrunken: {changes}" if line.shrunken else f"changed: {changes}" if changes else ""
+    remark = "; ".join(filter(None, (line.remark, line.notes)))
     if head == "to uniform":
         return Value("the baseline", "") if group.uniform else difference(group.gain)
     if head == "paper":
