@@ -85,7 +85,7 @@ def test_bad_heatmaps() -> None:
 
 
 def test_beta_and_k_lines_hold_the_table() -> None:
-    panels = {axes.get_title(): axes for axes in figures.beta_and_k().axes}
+    panels = {axes.get_title(): axes for axes in figures.paper_beta_and_k().axes}
     assert list(panels) == ["InfoNCE-LM", "InfoNCE + LM", "InfoNCE + Class-SCNS", "InfoNCE + Instance-SCNS"]
     lines = {line.get_label(): list(line.get_ydata()) for line in panels["InfoNCE + Instance-SCNS"].lines}
     assert lines["resnet32"] == [93.57, 94.39, 93.25, 93.29, 93.27]  # k = 100, 500, 2,500, 5,000, 10,000
@@ -257,9 +257,10 @@ def test_svg_and_only(draw, tmp_path: Path) -> None:
 
 
 def test_curves_of_runs(draw, runs: Path, tmp_path: Path) -> None:
+    """None of them is finished, but curves they have."""
     said = draw("--out", tmp_path / "f", "--source", "runs", "--runs", runs, "--format", "png")
     assert [path.name for path in (tmp_path / "f").iterdir()] == ["convergence-runs.png"]
-    assert said.count("Left out:") == 3
+    assert said.count("convergence: '") == 3 and said.count("Not drawn, ") == 6
     draw("--out", tmp_path / "g", "--source", "both", "--runs", runs, "--format", "png", "--only", "convergence")
     assert sorted(path.name for path in (tmp_path / "g").iterdir()) == ["convergence-runs.png", "convergence.png"]
 
@@ -274,7 +275,7 @@ def test_curves_of_runs(draw, runs: Path, tmp_path: Path) -> None:
         (["--source", "papers"], "Unknown source 'papers'; did you mean paper"),
         (["--source", "runs"], "--source runs needs --runs"),
         (["--runs", "."], "--source paper does not read --runs"),
-        (["--source", "runs", "--runs", ".", "--only", "boxes"], "only 'convergence' is drawn, not boxes"),
+        (["--source", "runs", "--runs", "nowhere"], "There is no folder 'nowhere'"),
     ],
 )
 def test_bad_words(draw, tmp_path: Path, words: list[str], said: str) -> None:
@@ -288,8 +289,8 @@ def test_bad_folders(draw, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="which is a file; give a folder"):
         draw("--out", tmp_path / "file")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"holds no log\.jsonl"):
+    with pytest.raises(InputError, match=r"There is no finished run in .*empty"):
         draw("--out", tmp_path / "f", "--source", "runs", "--runs", tmp_path / "empty")
     write_log(tmp_path / "short" / "a", [{"epoch": 1, "test": 1.0}])
-    with pytest.raises(InputError, match=r"No run in .* has a curve"):
-        draw("--out", tmp_path / "f", "--source", "runs", "--runs", tmp_path / "short")
+    with pytest.raises(InputError, match=r"There is no finished run in .*short"):
+        draw("--out", tmp_path / "f", "--source", "runs", "--runs", tmp_path / "short", "--only", "convergence")

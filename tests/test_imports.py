@@ -25,12 +25,13 @@ LAYERS = [
     {"search", "lists", "functional", "mixup", "theory", "words", "memory"},
     {"neighbors", "sampling", "soft", "batches", "gallery"},
     {"datasets", "models", "methods"},
-    {"recipe", "recipes", "preflight", "teacher", "capture", "checkpoint"},
+    {"recipe", "recipes", "rows", "preflight", "teacher", "capture", "checkpoint"},
     {"step"},
     {"run"},
     {"train"},
     {"runs", "export", "watch", "sweep"},
-    {"tables", "plan", "curves", "results", "claims", "tune", "report", "demo", "cluster"},
+    {"tables", "plan", "recognise", "curves", "results", "figure_data", "views"},
+    {"claims", "tune", "report", "demo", "cluster"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -19,13 +19,13 @@ _SOURCES = ("paper", "runs", "both")
 def figures(
     out: Annotated[Path, typer.Option(help="The folder to write to.")],
     source: Annotated[
-        str, typer.Option(help="'paper' (its printed numbers), 'runs' (convergence curves of --runs), or 'both'.")
+        str, typer.Option(help="'paper' (its printed numbers), 'runs' (those of --runs), or 'both'.")
     ] = "paper",
     runs: Annotated[Path | None, typer.Option(help="A folder with run folders, for --source runs and both.")] = None,
     formats: Annotated[str, typer.Option("--format", help="png, svg or pdf, separated by commas.")] = "png,svg",
     only: Annotated[str | None, typer.Option(help=f"Some of them, separated by commas: {', '.join(_NAMES)}.")] = None,
 ) -> None:
-    """Draw the paper's seven figures."""
+    """Draw the paper's seven figures, from its numbers or from runs; what runs lack is said, with what to train."""
     from scns import plots
 
     endings, wanted = _listed(formats), _listed(only) if only else list(_NAMES)
@@ -33,8 +33,8 @@ def figures(
     drawn: dict[str, Callable[[], Figure]] = {}
     if source != "runs":
         drawn |= _of_the_paper(wanted)
-    if source != "paper" and runs is not None and "convergence" in wanted:
-        drawn |= _of_runs(runs)
+    if source != "paper" and runs is not None:
+        drawn |= _of_runs(runs, wanted)
     for name, draw in drawn.items():
         figure = draw()
         for ending in endings:
@@ -64,8 +64,6 @@ def _check(out: Path, source: str, runs: Path | None, endings: list[str], wanted
     if (source == "paper") != (runs is None):
         needed = "needs --runs, a folder with run folders" if runs is None else "does not read --runs; leave it out"
         raise InputError(f"--source {source} {needed}.")
-    if source == "runs" and "convergence" not in wanted:
-        raise InputError(f"From runs only 'convergence' is drawn, not {', '.join(wanted)}; use --source paper.")
 
 
 def _of_the_paper(wanted: list[str]) -> "dict[str, Callable[[], Figure]]":
@@ -74,7 +72,7 @@ def _of_the_paper(wanted: list[str]) -> "dict[str, Callable[[], Figure]]":
 
     drawn: dict[str, dict[str, Callable[[], Figure]]] = {
         "classes": _classes() if "classes" in wanted else {},
-        "beta-k": {"beta-k": figures.beta_and_k},
+        "beta-k": {"beta-k": figures.paper_beta_and_k},
         "convergence": {"convergence": figures.convergence_bars},
         "boxes": {"boxes": figures.paper_box_plots},
         "sphere": {"sphere": sphere.sphere},
@@ -111,11 +109,26 @@ def _classes() -> "dict[str, Callable[[], Figure]]":
     }
 
 
-def _of_runs(runs: Path) -> "dict[str, Callable[[], Figure]]":
-    from scns import curves
-    from scns.report import figures
+def _of_runs(runs: Path, wanted: list[str]) -> "dict[str, Callable[[], Figure]]":
+    from scns.errors import InputError
+    from scns.report import from_runs
+    from scns.results import Results, read
 
-    found, left_out = curves.read_curves(runs)
-    for sentence in left_out:
-        screen.err.print(f"Left out: {sentence}", soft_wrap=True, markup=False)
-    return {"convergence-runs": partial(figures.convergence_curves, found, title=f"Runs in {runs.resolve().name}")}
+    if not runs.is_dir():
+        raise InputError(f"There is no folder '{runs}'; give the one that holds your runs.")
+    why = ""
+    try:
+        found = read(runs)
+    except InputError as error:  # none is finished: their curves may be drawn nevertheless
+        found, why = Results([], {}), str(error)
+    with screen.progress("Embedding images", "images") as advance:
+        drawn = from_runs.drawn(found, runs, wanted, advance)
+    if not drawn.figures:
+        raise InputError(why or f"From these runs nothing can be drawn. {drawn.missing[0]}")
+    for path, reason in found.skipped.items():
+        screen.err.print(f"Skipped {path}: {reason}", soft_wrap=True, markup=False)
+    for sentence in drawn.remarks:
+        screen.err.print(sentence, soft_wrap=True, markup=False)
+    for sentence in drawn.missing:
+        screen.err.print(f"Not drawn, {sentence}", soft_wrap=True, markup=False)
+    return drawn.figures

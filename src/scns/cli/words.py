@@ -125,6 +125,7 @@ def _vectors(names: tuple[str, ...], source: str, on_missing: str) -> "Tensor":
 
 def pages_of(name: str, names: tuple[str, ...], cosine: "Tensor", classes: str | None, every: bool) -> list[list[int]]:
     """The classes of each figure."""
+    from scns import words
     from scns.errors import unknown
 
     if name == "cifar100" and not every:
@@ -138,18 +139,4 @@ def pages_of(name: str, names: tuple[str, ...], cosine: "Tensor", classes: str |
         return [[position[label] for label in chosen]]
     if len(names) <= _SHOWN:
         return [list(range(len(names)))]
-    order = _alike(cosine)
-    if not every:
-        return [order[:_SHOWN]]
-    size = 20 if len(names) <= 100 else 34  # as the paper shows them: CIFAR-100 in 5 figures, Tiny-ImageNet in 6
-    return [order[start : start + size] for start in range(0, len(order), size)]
-
-
-def _alike(cosine: "Tensor") -> list[int]:
-    """An order in which like classes are neighbours: from the closest pair on, always the nearest class left."""
-    left = cosine.clone().fill_diagonal_(-2.0)  # below every cosine
-    order = [int(left.max(dim=1).values.argmax())]
-    while len(order) < len(left):
-        left[:, order[-1]] = -3.0  # taken
-        order.append(int(left[order[-1]].argmax()))
-    return order
+    return words.blocks(cosine) if every else [words.alike(cosine)[:_SHOWN]]

@@ -1,5 +1,7 @@
 """The paper's figures as functions of accuracies: from its printed numbers, or from anybody's runs."""
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from numpy.typing import ArrayLike
 from scns import paper
 from scns.curves import MARKED, WINDOW, WITHIN, epochs_to_converge
 from scns.errors import InputError
+from scns.figure_data import METHODS, Line
 from scns.plots import COLOURS, STYLES, new_figure
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -54,8 +57,8 @@ def accuracy_heatmap(
     )
     axes.set_yticks(range(len(pairs) + 1), [*(_plain(name) for name in pairs), "Average Score"], fontsize=10)
     axes.tick_params(length=0)
-    axes.set_title(title, fontsize=11)
-    label = "score: (a - row's least) / (row's range)" if normalised else "test accuracy (%)"
+    axes.set_title(_wrapped(title, figure), fontsize=11)
+    label = "score in its row" if normalised else "test accuracy (%)"
     figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01, label=label)
     return figure
 
@@ -77,53 +80,94 @@ def paper_heatmap(table: str, *, normalised: bool) -> Figure:
     )
 
 
-def beta_and_k() -> Figure:
-    """Accuracy on CIFAR-10 against beta of latent mixup and against k of the two samplers, a line per network (t1)."""
+def beta_and_k(
+    lines: Mapping[str, Sequence[Line]], *, title: str = "", doubts: Mapping[tuple[str, str, float], str] | None = None
+) -> Figure:
+    """Accuracy against beta of latent mixup and against k of the two samplers: a panel per method, a line per network.
+
+    `doubts` are remarks on points, by method, network and value.
+    """
     figure = new_figure(11.0, 7.6)
     panels = figure.subplots(2, 2, sharey=True, gridspec_kw={"hspace": 0.08})
-    sweeps = (
-        ("InfoNCE-LM", "beta"),
-        ("InfoNCE + LM", "beta"),
-        ("InfoNCE + Class-SCNS", "k"),
-        ("InfoNCE + Instance-SCNS", "k"),
-    )
-    for axes, (method, hyper) in zip(panels.flat, sweeps, strict=True):
-        _sweep(axes, method, hyper)
+    networks = list(dict.fromkeys(line.label for drawn in lines.values() for line in drawn))
+    shown: dict[str, Any] = {}
+    for axes, (method, hyper) in zip(panels.flat, METHODS.items(), strict=True):
+        _sweep(axes, method, hyper, lines.get(method, ()), networks)
+        for (where, network, value), remark in (doubts or {}).items():
+            if where == method:
+                place, height = _places(lines[method])[value], _accuracy(lines[method], network, value)
+                axes.annotate(
+                    remark, (place, height), xytext=(8, -3), textcoords="offset points", fontsize=8, color="0.3"
+                )
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
     for axes in panels[:, 0]:
         axes.set_ylabel("test accuracy (%)")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False)
-    figure.suptitle("CIFAR-10, trained with labels, as the paper prints it", fontsize=12)
+    ordered = [_plain(name) for name in networks[::-1]]
+    figure.legend([shown[name] for name in ordered], ordered, loc="outside right center", frameon=False)
+    figure.suptitle(_plain(title), fontsize=12)
     return figure
 
 
-def _sweep(axes: Axes, method: str, hyper: str) -> None:
-    """One panel: the row without the hyper-parameter (plain InfoNCE) at the left, then its values in order."""
+def paper_beta_and_k() -> Figure:
+    """The figure of t1: CIFAR-10, trained with labels, six networks."""
     listed = paper.cells("t1")
-    grid = sorted({getattr(cell, hyper) for cell in listed if cell.method == method})
-    for number, column in enumerate(paper.table("t1").columns):
-        own = {getattr(cell, hyper): cell for cell in listed if cell.method == method and cell.column == column}
-        plain = next(cell.value for cell in listed if cell.method == "InfoNCE" and cell.column == column)
-        look: dict[str, Any] = {"color": COLOURS[number], "marker": _MARKERS[number], "markersize": 6}
-        axes.plot([0], [plain], linestyle="none", fillstyle="none", **look)
-        values = [own[value].value for value in grid]
-        axes.plot(range(1, len(grid) + 1), values, STYLES[number % 4], linewidth=1.8, label=column, **look)
-        for place, value in enumerate(grid, 1):
-            if own[value].doubt:
-                axes.annotate(
-                    f"{own[value].value}: a misprint?", (place, own[value].value), xytext=(8, -3),
-                    textcoords="offset points", fontsize=8, color="0.3",
-                )  # fmt: skip
+    plain = {cell.column: cell.value for cell in listed if cell.method == "InfoNCE"}
+    lines: dict[str, list[Line]] = {method: [] for method in METHODS}
+    for method, hyper in METHODS.items():
+        for column in paper.table("t1").columns:
+            own = sorted((getattr(c, hyper), c.value) for c in listed if c.method == method and c.column == column)
+            lines[method].append(Line(column, {value: (found, math.nan) for value, found in own}, plain[column]))
+    doubts = {
+        (cell.method, cell.column, getattr(cell, METHODS[cell.method])): f"{cell.value}: a misprint?"
+        for cell in listed
+        if cell.doubt and cell.method in METHODS
+    }
+    return beta_and_k(lines, title="CIFAR-10, trained with labels, as the paper prints it", doubts=doubts)
+
+
+def _sweep(axes: Axes, method: str, hyper: str, lines: Sequence[Line], networks: Sequence[str]) -> None:
+    """One panel: the runs without the hyper-parameter (plain InfoNCE) at the left, then its values in order."""
+    places = _places(lines)
+    for line in lines:
+        number = networks.index(line.label)
+        look: dict[str, Any] = {"color": COLOURS[number % 6], "marker": _MARKERS[number % 6], "markersize": 6}
+        if line.plain is not None:
+            axes.plot([0], [line.plain], linestyle="none", fillstyle="none", **look)
+        at, values = [places[value] for value in line.points], [found for found, _ in line.points.values()]
+        axes.plot(at, values, STYLES[number % 4], linewidth=1.8, label=_plain(line.label), **look)
+        spread = [0.0 if math.isnan(deviation) else deviation for _, deviation in line.points.values()]
+        if any(spread):
+            axes.errorbar(at, values, spread, fmt="none", ecolor=COLOURS[number % 6], capsize=3, linewidth=1)
+    share = " (below 1: a share of all)" if any(value < 1 for value in places) else ""
     count = {
         "beta": "β of latent mixup, Beta(β, β)",
-        "k": "k, nearest classes" if "Class" in method else "k, nearest images",
+        "k": f"k, nearest {'classes' if 'Class' in method else 'images'}{share}",
     }
-    axes.set_xticks(range(len(grid) + 1), ["InfoNCE\n(uniform)", *(f"{value:,}" for value in grid)])
+    axes.set_xticks(range(len(places) + 1), ["InfoNCE\n(uniform)", *(_value(value) for value in places)])
     axes.axvline(0.5, color="0.7", linewidth=0.8)
-    axes.set_xlim(-0.5, len(grid) + 0.5)
+    axes.set_xlim(-0.5, len(places) + 0.5)
     axes.set_xlabel(count[hyper])
     axes.set_title(method, fontsize=11)
     axes.grid(axis="y", alpha=0.3)
+    if not lines:
+        axes.set_xticks([])
+        axes.text(0.5, 0.5, "no runs with two values", transform=axes.transAxes, ha="center", color="0.4")
+
+
+def _places(lines: Sequence[Line]) -> dict[float, int]:
+    """Where each value of the hyper-parameter stands: shares first, then numbers, each in order, from 1."""
+    values = {value for line in lines for value in line.points}
+    return {value: place for place, value in enumerate(sorted(values, key=lambda k: (k >= 1, k)), 1)}
+
+
+def _value(value: float) -> str:
+    """A number as it is written below an axis."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _accuracy(lines: Sequence[Line], network: str, value: float) -> float:
+    return next(line.points[value][0] for line in lines if line.label == network)
 
 
 def convergence_curves(curves: Mapping[str, Sequence[float]], *, title: str = "") -> Figure:
@@ -169,7 +213,9 @@ def convergence_bars() -> Figure:
     return figure
 
 
-def box_plots(accuracies: Mapping[str, Sequence[float]], groups: Mapping[str, str] | None = None) -> Figure:
+def box_plots(
+    accuracies: Mapping[str, Sequence[float]], groups: Mapping[str, str] | None = None, *, title: str = ""
+) -> Figure:
     """A box per method over its pairs (quartiles, median, whiskers to the extremes) and each pair as a dot.
 
     `groups` names the group of a method: methods of one group have one colour.
@@ -193,6 +239,7 @@ def box_plots(accuracies: Mapping[str, Sequence[float]], groups: Mapping[str, st
     axes.set_xticks(range(1, len(accuracies) + 1), names, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_ylabel("test accuracy (%)")
     axes.grid(axis="y", alpha=0.3)
+    axes.set_title(_wrapped(title, figure), fontsize=11)
     if any(named):
         handles = [Patch(facecolor=colour, alpha=0.75, edgecolor="black") for colour in named.values()]
         labels = [_GROUP_NAMES.get(group, group) for group in named]
@@ -204,11 +251,13 @@ def paper_box_plots() -> Figure:
     """The box-plots of t2: each method over the 10 pairs on Tiny-ImageNet-200."""
     _, rows, columns, values = paper.table("t2")
     groups = {cell.row: cell.section for cell in paper.cells("t2")}
-    figure = box_plots(dict(zip(rows, values.tolist(), strict=True)), groups)
-    figure.axes[0].set_title(
-        f"Tiny-ImageNet-200, {len(columns)} pairs of teacher and student, as the paper prints them"
-    )
-    return figure
+    title = f"Tiny-ImageNet-200, {len(columns)} pairs of teacher and student, as the paper prints them"
+    return box_plots(dict(zip(rows, values.tolist(), strict=True)), groups, title=title)
+
+
+def _wrapped(title: str, figure: Figure) -> str:
+    """A title in lines that are no wider than the axes: at 11 points an inch holds 11 letters, and labels take 2.4."""
+    return _plain(textwrap.fill(title, max(30, int(11 * (figure.get_figwidth() - 2.4)))))
 
 
 def _plain(name: str) -> str:
