@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
+TABLES = (ROOT / "docs" / "tables.md").read_text()
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -29,8 +30,9 @@ def test_the_library_example_has_the_promised_length() -> None:
     assert len([line for line in code.splitlines() if line.strip() and not line.startswith("import")]) <= 12
 
 
-def test_commands_of_the_readme_exist(scns: Callable[..., tuple[int, str, str]]) -> None:
-    lines = [line for block in blocks(README, "") for line in block.splitlines() if line.startswith("scns ")]
+@pytest.mark.parametrize("page", [README, TABLES], ids=["README", "tables"])
+def test_commands_of_a_page_exist(scns: Callable[..., tuple[int, str, str]], page: str) -> None:
+    lines = [line for block in blocks(page, "") for line in block.splitlines() if line.startswith("scns ")]
     assert len(lines) >= 8
     for line in lines:
         words = shlex.split(line.split("  #")[0])[1:]
@@ -41,7 +43,9 @@ def test_commands_of_the_readme_exist(scns: Callable[..., tuple[int, str, str]])
             assert option in out, line
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/paper.md", "docs/speed.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/extending.md", "docs/paper.md", "docs/speed.md", "docs/results.md"]
+)
 def test_linked_files_exist(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
