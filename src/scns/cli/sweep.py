@@ -88,7 +88,7 @@ def sweep(
         return
     if engine == "local":  # on a cluster the data lie where the runs are
         check_data([job for job in jobs if finished(job.out) is None])
-    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now, not once a run
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now, not once a run
     try:
         if engine == "ray":
             from scns.cluster import sweep_on_ray
