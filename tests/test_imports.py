@@ -9,7 +9,7 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "plugins"},
+    {"errors", "files", "features", "draws", "plugins", "room"},
     {
         "data",
         "augment",
@@ -22,7 +22,7 @@ LAYERS = [
         "download",
         "paper",
     },
-    {"search", "lists", "functional", "mixup", "theory", "words", "memory"},
+    {"ranking", "relatives", "search", "lists", "stream", "functional", "mixup", "theory", "words", "memory"},
     {"neighbors", "sampling", "soft", "batches", "gallery"},
     {"datasets", "models", "methods"},
     {"recipe", "recipes", "rows", "preflight", "teacher", "capture", "checkpoint"},

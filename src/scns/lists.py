@@ -9,7 +9,8 @@ from torch import Tensor
 
 from scns import draws, search
 from scns.errors import InputError
-from scns.search import CPU_SCORES, Corpus, Found, Progress, empty, in_exact_order, put, ranked, take
+from scns.ranking import in_exact_order, ranked
+from scns.search import CPU_SCORES, Corpus, Found, Progress, empty, put, take
 
 _CHECKED = 256  # rows on which the recall is measured
 
@@ -32,7 +33,7 @@ def approximate(
     truth = search.exact(data, rows[sample], k, positive=positive)
     quality = recall(found.indices[sample.to(found.indices.device)].cpu(), truth.indices.cpu())
     if positive is not None:
-        found = replace(found, positive=_nearest_of_own_class(data)[rows])
+        found = replace(found, positive=search.own_class(data, places, positive)[back])
     return found, quality
 
 
@@ -40,18 +41,6 @@ def recall(found: Tensor, truth: Tensor) -> float:
     """The share of the true neighbours that were found; both int [rows, k]."""
     hits = sum(int(torch.isin(want[want >= 0], have).sum()) for want, have in zip(truth, found, strict=True))
     return hits / max(1, int((truth >= 0).sum()))
-
-
-def _nearest_of_own_class(data: Corpus) -> Tensor:
-    """Largest same-class similarity of every row without a search: one product a class."""
-    assert data.labels is not None
-    result = data.unit.new_full((len(data),), -torch.inf)
-    sizes = torch.unique_consecutive(data.labels, return_counts=True)[1].tolist()
-    for members in torch.arange(len(data), device=data.order.device).split(sizes):
-        if len(members) > 1:
-            own = data.unit[members] @ data.unit[members].T
-            result[data.order[members]] = own.fill_diagonal_(-torch.inf).amax(1)
-    return result.half()
 
 
 def by_classes(
@@ -121,7 +110,8 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
         values, by_score = values.sort(dim=1, descending=True, stable=True)
         chosen = columns.clamp(min=0).gather(1, by_score)
         rows_here = torch.from_numpy(unit[places[some].numpy()])
-        values, indices = in_exact_order(values, chosen, rows_here, torch.from_numpy(unit), data.order.cpu())
+        found = data.order.cpu()[chosen]
+        values, indices = in_exact_order(values, chosen, found, rows_here, torch.from_numpy(unit))
         put(result, some, values[:, :k], indices[:, :k])
         if progress:
             progress(int(some[-1]) + 1, len(rows))
