@@ -22,7 +22,7 @@ LAYERS = [
         "download",
         "paper",
     },
-    {"ranking", "relatives", "search", "lists", "stream", "functional", "mixup", "theory", "words", "memory"},
+    {"ranking", "relatives", "search", "lists", "source", "stream", "functional", "mixup", "theory", "words", "memory"},
     {"neighbors", "sampling", "soft", "batches", "gallery"},
     {"datasets", "models", "methods"},
     {"recipe", "recipes", "rows", "preflight", "teacher", "capture", "checkpoint"},

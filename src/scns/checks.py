@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from scns.errors import InputError
 
+_BLOCK = 1 << 20  # floats read at a time: 4 MB
 _warned_float64 = False
 
 
@@ -28,6 +30,28 @@ def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None) 
     _name_rows(~norms.isfinite(), "NaN or infinite")
     _name_rows(norms == 0, "all zero")
     return rows
+
+
+def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray]) -> list[Tensor]:
+    """Checked row shards [rows, dim] of any floating type, left where they are; looked at block by block."""
+    given = embeddings if isinstance(embeddings, Sequence) else [embeddings]
+    found = [torch.as_tensor(each).detach() for each in given]
+    for each in found:
+        if each.dim() != 2 or 0 in each.shape or each.shape[1] != found[0].shape[1]:
+            shapes = ", ".join(str(tuple(part.shape)) for part in found[:5])
+            raise InputError(f"Embeddings must be [rows, dim], all of one dim, but these are {shapes}.")
+        if not each.is_floating_point():
+            raise InputError(f"Embeddings must be floating point, but these are {each.dtype}; convert them first.")
+    norms = torch.cat([torch.linalg.vector_norm(block.float(), dim=1).cpu() for block in _blocks(found)])
+    _name_rows(~norms.isfinite(), "NaN or infinite")
+    _name_rows(norms == 0, "all zero")
+    return found
+
+
+def _blocks(found: list[Tensor]) -> Iterator[Tensor]:
+    """All rows, a few MB at a time."""
+    for each in found:
+        yield from each.split(max(1, _BLOCK // each.shape[1]))
 
 
 def _name_rows(bad: Tensor, what: str) -> None:
@@ -53,7 +77,16 @@ def marks(values: Tensor | np.ndarray | None, count: int, what: str, device: tor
 
 def fingerprint(values: Tensor) -> str:
     """SHA-256 of a tensor's shape and bytes."""
-    array = values.detach().cpu().contiguous().numpy()
-    digest = hashlib.sha256(str(array.shape).encode())
-    digest.update(array.data.cast("B"))
+    return _digest(tuple(values.shape), [values.detach()])
+
+
+def fingerprint_of_pieces(found: list[Tensor]) -> str:
+    """The fingerprint that the rows of all pieces have together, as one float32 tensor."""
+    return _digest((sum(map(len, found)), found[0].shape[1]), (block.float() for block in _blocks(found)))
+
+
+def _digest(shape: tuple[int, ...], parts: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256(str(shape).encode())
+    for part in parts:
+        digest.update(part.cpu().contiguous().numpy().data.cast("B"))
     return digest.hexdigest()

@@ -7,7 +7,7 @@ class is excluded) and classes (rows are classes, only the row itself is exclude
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from scns import __version__, checks, lists, search
+from scns import __version__, checks, lists, room, search, stream
 from scns.errors import InputError, unknown
 from scns.files import atomic
+from scns.source import Source
 
 FORMAT = "scns-neighbor-table"
 BACKENDS = ("exact", "classes", "faiss")
@@ -65,7 +66,7 @@ class NeighborTable:
     @classmethod
     def build(
         cls,
-        embeddings: Tensor | np.ndarray,
+        embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray],
         labels: Tensor | np.ndarray | None = None,
         *,
         k: int,
@@ -75,6 +76,7 @@ class NeighborTable:
         probe: int | None = None,
         device: torch.device | str | None = None,
         chunk_rows: int | None = None,
+        memory: int | str | None = None,
         rows: range | None = None,
         positive: str | float | None = "max",
         source: str = "",
@@ -86,7 +88,16 @@ class NeighborTable:
         row only itself), "self" the row itself, None nothing. `groups`: rows with the same group (not -1) are never
         paired: duplicates, frames of one video. `backend`: "exact"; "classes" and "faiss" look at `probe` lists only
         and report their recall. `positive` keeps each row's similarity to its own class for `filtered`.
+
+        `memory` (bytes, or "8G") leaves the embeddings where they are, a mapped file say, or a list of row shards, and
+        searches them in blocks that take no more than that on `device`; the table is the same, on the host.
         """
+        if memory is not None or isinstance(embeddings, Sequence):
+            found, about = _streamed(
+                embeddings, labels, k, exclude, groups, backend, device, memory, rows, positive, progress
+            )
+            return cls(found.indices, found.scores, replace(about[0], source=source), found.positive, *about[1:])
+        _check_room(embeddings, k, rows, device)
         vectors = checks.vectors(embeddings, device)
         count = len(vectors)
         marks = checks.marks(labels, count, "labels", vectors.device)
@@ -94,8 +105,7 @@ class NeighborTable:
         _check_choices(exclude, backend, positive, rows, count)
         data = search.corpus(vectors, marks, exclude, kinds)
         _check_k(k, data, exclude)
-        by_label = exclude == "label" and marks is not None
-        kept = positive if by_label else None
+        kept = positive if exclude == "label" and marks is not None else None
         wanted = range(count) if rows is None else rows
         asked = torch.arange(wanted.start, wanted.stop, device=vectors.device)
         with ThreadPoolExecutor(1) as pool:  # hashing does not hold up the search
@@ -107,23 +117,15 @@ class NeighborTable:
                 found, quality = lists.approximate(
                     data, asked, k, backend, probe=probe, positive=kept, progress=progress
                 )
-        info = TableInfo(
-            rows=len(wanted),
-            k=k,
-            dim=vectors.shape[1],
-            first_row=wanted.start,
-            corpus_rows=count,
-            exclude=exclude if marks is not None or exclude is None else "self",
-            backend=backend,
-            recall=quality,
-            short_rows=int((found.indices[:, -1] < 0).sum()),
-            positive="" if kept is None else str(kept),
-            embeddings_sha256=hashed.result(),
-            labels_sha256="" if marks is None else checks.fingerprint(marks.int()),
-            source=source,
-        )
+        info = _info(found, wanted, count, vectors.shape[1], exclude, marks, kept, hashed.result())
+        info = replace(info, backend=backend, recall=quality, source=source)
         small = [None if x is None else x.int().cpu() for x in (marks, kinds)]
         return cls(found.indices, found.scores, info, found.positive, *small)
+
+    @staticmethod
+    def bytes(rows: int, k: int, *, positive: bool = True) -> int:
+        """What a table takes, in memory and on disk: int32 and float16 for every neighbour, float16 for `positive`."""
+        return rows * (k * 6 + 2 * positive)
 
     def to(self, device: torch.device | str) -> "NeighborTable":
         """The same table with its tensors on `device`."""
@@ -386,6 +388,113 @@ def _load_shards(path: Path) -> NeighborTable:
     )  # fmt: skip
 
 
+def _streamed(
+    embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray],
+    labels: Tensor | np.ndarray | None,
+    k: int,
+    exclude: str | None,
+    groups: Tensor | np.ndarray | None,
+    backend: str,
+    device: torch.device | str | None,
+    memory: int | str | None,
+    rows: range | None,
+    positive: str | float | None,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[search.Found, tuple[TableInfo, Tensor | None, Tensor | None]]:
+    """What was found in blocks; where it comes from, with labels and groups."""
+    if backend != "exact":
+        raise InputError(f"memory= searches exactly, but backend='{backend}' was asked for; leave one of them out.")
+    where, host = torch.device(device or "cpu"), torch.device("cpu")
+    pieces = checks.pieces(embeddings)
+    count, dim = sum(map(len, pieces)), pieces[0].shape[1]
+    marks, kinds = checks.marks(labels, count, "labels", host), checks.marks(groups, count, "groups", host)
+    _check_choices(exclude, backend, positive, rows, count)
+    wanted = range(count) if rows is None else rows
+    cut = plan(count, dim, k, memory, where, len(wanted), groups is not None)
+    data = search.layout(count, marks, exclude, kinds, host)
+    _check_k(k, data, exclude)
+    kept = positive if exclude == "label" and marks is not None else None
+    asked = torch.arange(wanted.start, wanted.stop)
+    source = Source(pieces, data.order, where)
+    with ThreadPoolExecutor(1) as pool:
+        hashed = pool.submit(checks.fingerprint_of_pieces, pieces)
+        found = stream.streamed(data, source, asked, k, cut, positive=kept, progress=progress)
+    info = _info(found, wanted, count, dim, exclude, marks, kept, hashed.result())
+    return found, (info, *(None if x is None else x.int() for x in (marks, kinds)))  # type: ignore[return-value]
+
+
+def plan(
+    count: int,
+    dim: int,
+    k: int,
+    memory: int | str | None,
+    device: torch.device | str,
+    rows: int | None = None,
+    groups: bool = False,
+) -> stream.Plan:
+    """How a streamed build of `rows` of `count` rows is cut; on the CPU the table itself counts as well."""
+    given = int(room.free(device) * 0.8) if memory is None else room.parse(memory)  # 0.8: others live there too
+    rows = count if rows is None else rows
+    fixed = 0
+    if torch.device(device).type == "cpu":
+        fixed = NeighborTable.bytes(rows, k) + 72 * count  # 72: order, slices and labels of a row, int64, and sorting
+        if fixed >= given:
+            shards = max(2, -(-NeighborTable.bytes(rows, k) * 2 // max(1, given - 72 * count)))
+            raise InputError(
+                f"memory={room.shown(given)} cannot hold a table of {rows:,} x {k:,} neighbours, which takes "
+                f"{room.shown(fixed)} with its row numbers; build it in {shards} shards or more "
+                f"(--shards {shards}), or choose a smaller k."
+            )
+    return stream.plan(count, dim, k, given - fixed, device, groups)
+
+
+def _check_room(
+    embeddings: Tensor | np.ndarray, k: int, rows: range | None, device: torch.device | str | None
+) -> None:
+    """Raise, before anything is allocated, where a table and its search do not fit, and name what does."""
+    given = torch.as_tensor(embeddings)
+    if given.dim() != 2 or k < 1:
+        return  # refused elsewhere
+    count, dim = given.shape
+    where = torch.device(device or given.device)
+    table = NeighborTable.bytes(count if rows is None else len(rows), k)
+    working = count * dim * 4 * (2 if where.type == "cuda" else 1) + 4 * search.CPU_SCORES
+    free = room.free(where)
+    if table + working <= free:
+        return
+    which = f"A table of {count if rows is None else len(rows):,} x {k:,} neighbours takes {room.shown(table)} "
+    which += f"and its search {room.shown(working)}, but '{where}' has {room.shown(free)} free; "
+    if table < free // 2 or (where.type == "cuda" and table < room.free("cpu") // 2):
+        raise InputError(which + f"memory='{free // 2 // 10**6}M' (--memory) searches in blocks that fit.")
+    fits = max(1, k * (free // 2) // table)
+    shards = -(-table // max(1, free // 4))
+    raise InputError(which + f"k={fits:,} fits, or {shards} shards with memory= (--shards {shards} --memory ...).")
+
+
+def _info(
+    found: search.Found,
+    wanted: range,
+    count: int,
+    dim: int,
+    exclude: str | None,
+    marks: Tensor | None,
+    kept: str | float | None,
+    fingerprint: str,
+) -> TableInfo:
+    return TableInfo(
+        rows=len(wanted),
+        k=found.indices.shape[1],
+        dim=dim,
+        first_row=wanted.start,
+        corpus_rows=count,
+        exclude=exclude if marks is not None or exclude is None else "self",
+        short_rows=int((found.indices[:, -1] < 0).sum()),
+        positive="" if kept is None else str(kept),
+        embeddings_sha256=fingerprint,
+        labels_sha256="" if marks is None else checks.fingerprint(marks.int()),
+    )
+
+
 def _check_choices(
     exclude: str | None, backend: str, positive: str | float | None, rows: range | None, count: int
 ) -> None:
@@ -401,7 +510,7 @@ def _check_choices(
         raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
 
 
-def _check_k(k: int, data: search.Corpus, exclude: str | None) -> None:
+def _check_k(k: int, data: search.Layout, exclude: str | None) -> None:
     smallest = len(data) - int((data.stop - data.start).max())
     if smallest < 1:
         raise InputError(

@@ -38,9 +38,10 @@ def same_class(
             inside = row < (top + counts)[some, None]
             place = places[row.clamp(max=len(places) - 1)]  # [classes, rows]
             scores = _products(unit, place, column.clamp(max=len(start) - 1), products // dim)
-            scores.masked_fill_(outside[:, None] | (place[:, :, None] == column[:, None]), -torch.inf)
-            found = _reduced(scores, sizes[some, None] - 1, kind)
-            result[row[inside]] = found[inside]
+            banned = outside[:, None] | (place[:, :, None] == column[:, None])
+            scores.masked_fill_(banned.to(scores.device), -torch.inf)
+            found = _reduced(scores, (sizes[some, None] - 1).to(scores.device), kind)
+            result[row[inside]] = found.to(result.device)[inside]
     return result
 
 

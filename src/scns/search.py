@@ -173,8 +173,8 @@ class Approximate:
     _ERROR = 2.0**-8  # |x.y - bf16(x).bf16(y)| for unit vectors: two roundings of 2^-9 relative each
     _GROUP = 64
 
-    def __init__(self, columns: Tensor, k: int) -> None:
-        self.columns = columns
+    def __init__(self, columns: Tensor, k: int, gather: int = _GATHER) -> None:
+        self.columns, self.gather = columns, gather
         self.keep = min(len(columns), k + k // 4 + 64)
         padding = -len(columns) % self._GROUP  # whole groups, so that group maxima are one pass
         self.half = torch.nn.functional.pad(columns.bfloat16(), (0, 0, 0, padding))
@@ -189,7 +189,7 @@ class Approximate:
         rough, chosen = grouped_best(scores, self.keep)
         chosen.clamp_(max=len(self.columns) - 1)  # padding is kept only where too few columns are left, with -inf
         values = torch.empty_like(rough)
-        step = max(1, _GATHER // (self.keep * rows.shape[1]))
+        step = max(1, self.gather // (self.keep * rows.shape[1]))
         for a in range(0, len(rows), step):
             some = slice(a, a + step)
             values[some] = (self.columns[chosen[some]] * rows[some, None]).sum(2)
@@ -205,14 +205,15 @@ def exclude_columns(data: Layout, scores: Tensor, block: Tensor, first: int = 0)
     start, stop = ((each[block] - first).clamp(0, width) for each in (data.start, data.stop))
     if bool((stop - start <= 1).all()):
         rows = (stop > start).nonzero()[:, 0]
-        scores[rows, start[rows]] = -torch.inf
+        scores[rows.to(scores.device), start[rows].to(scores.device)] = -torch.inf
     elif (runs := _runs(start, stop)) is not None:
         for top, bottom, left, right in runs:
             scores[top:bottom, left:right] = -torch.inf
     else:
+        start, stop = start.to(scores.device), stop.to(scores.device)
         scores.masked_fill_(_mask(start, stop, scores.shape[1]), -torch.inf)
     if data.groups is not None:
-        own, others = data.groups[block], data.groups[first : first + width]
+        own, others = (each.to(scores.device) for each in (data.groups[block], data.groups[first : first + width]))
         scores[:, :width].masked_fill_((own[:, None] == others) & (own >= 0)[:, None], -torch.inf)
 
 
