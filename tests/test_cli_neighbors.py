@@ -58,7 +58,7 @@ def test_shards_are_skipped_when_finished_and_merge(scns: Run, folder: Path) -> 
     assert torch.equal(whole.indices, merged.indices)
     np.save("x.npy", np.load("x.npy") + 1)
     code, _, err = scns(*BUILD, "--out", "t.safetensors", "--shard", "1/2")
-    assert code == 2 and "other embeddings" in err
+    assert code == 2 and "shard of another table: it has embeddings_sha256" in err
 
 
 def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None:

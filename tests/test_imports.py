@@ -9,7 +9,7 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "plugins", "room"},
+    {"errors", "files", "features", "draws", "plugins", "room", "ranks"},
     {
         "data",
         "augment",
@@ -22,7 +22,20 @@ LAYERS = [
         "download",
         "paper",
     },
-    {"ranking", "relatives", "search", "lists", "source", "stream", "functional", "mixup", "theory", "words", "memory"},
+    {
+        "ranking",
+        "relatives",
+        "search",
+        "lists",
+        "source",
+        "stream",
+        "budget",
+        "functional",
+        "mixup",
+        "theory",
+        "words",
+        "memory",
+    },
     {"neighbors", "sampling", "soft", "batches", "gallery"},
     {"datasets", "models", "methods"},
     {"recipe", "recipes", "rows", "preflight", "teacher", "capture", "checkpoint"},

@@ -1,13 +1,18 @@
 """Embeddings, labels and pictures from files: .npy, .npz and safetensors, memory-mapped where the format allows."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from scns.errors import InputError
+from scns.files import atomic
+
+EMBEDDINGS = "scns-embeddings"
 
 
 def load_array(path: str | Path, key: str | None = None) -> Tensor:
@@ -18,6 +23,8 @@ def load_array(path: str | Path, key: str | None = None) -> Tensor:
     file = Path(text)
     if not file.exists():
         raise InputError(f"'{file}' does not exist; give a .npy, .npz or .safetensors file.")
+    if file.name.endswith(".index.json"):
+        return torch.cat(load_pieces(file))
     try:
         if file.suffix == ".npy":
             return _tensor(np.load(file, mmap_mode="c", allow_pickle=False))  # private pages: never written back
@@ -32,6 +39,67 @@ def load_array(path: str | Path, key: str | None = None) -> Tensor:
             raise
         raise InputError(f"'{file}' cannot be read ({error}): cut short or of another kind.") from None
     raise InputError(f"'{file}' has the ending '{file.suffix}'; give a .npy, .npz or .safetensors file.")
+
+
+def load_pieces(path: str | Path) -> list[Tensor]:
+    """The row shards that an index (*.index.json) of `scns embed` names, mapped; any other file as one piece."""
+    if not str(path).endswith(".index.json"):
+        return [load_array(path)]
+    index = Path(path)
+    try:
+        content = json.loads(index.read_text())
+        named = [(index.parent / entry["file"], int(entry["rows"])) for entry in content["shards"]]
+        known = content["format"] == EMBEDDINGS
+    except (ValueError, KeyError, TypeError, OSError):
+        known, named = False, []
+    if not known or not named:
+        raise InputError(f"'{index}' is not an index of embeddings; write one with: torchrun -m scns embed.")
+    pieces = []
+    for file, rows in named:
+        if not file.exists():
+            raise InputError(f"'{index}' names the shard '{file.name}', which is missing; embed it again.")
+        piece = load_array(file, "embeddings")
+        if len(piece) != rows:
+            raise InputError(f"'{file}' has {len(piece)} rows, but '{index}' says {rows}; embed it again.")
+        pieces.append(piece)
+    return pieces
+
+
+def save_shard(path: Path, rows: Tensor, about: dict[str, str]) -> None:
+    """Write a shard of embeddings, with what it was made from."""
+    with atomic(path) as temporary:
+        save_file({"embeddings": rows.contiguous()}, temporary, metadata={"format": EMBEDDINGS, **about})
+
+
+def shard_is(path: Path, about: dict[str, str]) -> bool:
+    """Whether a shard exists already and was made from the same; one made from something else is refused."""
+    if not path.exists():
+        return False
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = file.metadata() or {}
+    except SafetensorError:
+        found = {}
+    for key, value in {"format": EMBEDDINGS, **about}.items():
+        if found.get(key) != value:
+            raise InputError(
+                f"'{path}' exists with {key} = {found.get(key)}, but it is to be {value}; remove it or choose another "
+                "name."
+            )
+    return True
+
+
+def index_shards(paths: list[Path], index: Path, about: dict[str, str]) -> bool:
+    """Write the index of embedding shards once all are there and belong together; False while some are missing."""
+    if not all(path.exists() for path in paths):
+        return False
+    listed = []
+    for path in paths:
+        shard_is(path, about)
+        listed.append({"file": path.name, "rows": len(load_array(path, "embeddings"))})
+    with atomic(index) as temporary:
+        temporary.write_text(json.dumps({"format": EMBEDDINGS, **about, "shards": listed}, indent=1) + "\n")
+    return True
 
 
 def _one_of(keys: list[str], key: str | None, file: Path) -> str:

@@ -25,6 +25,18 @@ def atomic(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def shard_path(path: str | Path, part: int, parts: int) -> Path:
+    """The name of part `part` (from 1) of a file in `parts` shards: t.safetensors -> t-00003-of-00064.safetensors."""
+    whole = Path(path)
+    return whole.with_name(f"{whole.stem}-{part:05d}-of-{parts:05d}{whole.suffix}")
+
+
+def index_path(path: str | Path) -> Path:
+    """The name of the index of a file's shards: t.safetensors -> t.index.json."""
+    whole = Path(path)
+    return whole.with_name(f"{whole.stem}.index.json")
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

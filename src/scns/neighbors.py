@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from scns import __version__, checks, lists, room, search, stream
+from scns import __version__, budget, checks, lists, room, search, stream
 from scns.errors import InputError, unknown
 from scns.files import atomic
 from scns.source import Source
@@ -81,6 +81,7 @@ class NeighborTable:
         positive: str | float | None = "max",
         source: str = "",
         progress: Callable[[int, int], None] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> "NeighborTable":
         """The top-k cosine neighbours of every row (or of `rows`, for a shard).
 
@@ -90,21 +91,30 @@ class NeighborTable:
         and report their recall. `positive` keeps each row's similarity to its own class for `filtered`.
 
         `memory` (bytes, or "8G") leaves the embeddings where they are, a mapped file say, or a list of row shards, and
-        searches them in blocks that take no more than that on `device`; the table is the same, on the host.
+        searches them in blocks that take no more than that on `device`; the table is the same, on the host. `tell` gets
+        a sentence with the bytes before they are allocated.
         """
         if memory is not None or isinstance(embeddings, Sequence):
-            found, about = _streamed(
-                embeddings, labels, k, exclude, groups, backend, device, memory, rows, positive, progress
-            )
-            return cls(found.indices, found.scores, replace(about[0], source=source), found.positive, *about[1:])
-        _check_room(embeddings, k, rows, device)
+            if backend != "exact":
+                raise InputError(f"Only backend='exact' searches in blocks, not '{backend}'; leave memory= out.")
+            table = _build_streamed(
+                embeddings, labels, groups, k=k, exclude=exclude, device=device, memory=memory, rows=rows,
+                positive=positive, progress=progress, tell=tell,
+            )  # fmt: skip
+            return replace(table, info=replace(table.info, source=source))
+        given, told = torch.as_tensor(embeddings), ""
+        _check_choices(exclude, backend, positive, rows, len(given))
+        if given.dim() == 2:
+            asked_rows, where = len(given) if rows is None else len(rows), torch.device(device or given.device)
+            told = budget.check_room(len(given), given.shape[1], k, asked_rows, where)
         vectors = checks.vectors(embeddings, device)
         count = len(vectors)
         marks = checks.marks(labels, count, "labels", vectors.device)
         kinds = checks.marks(groups, count, "groups", vectors.device)
-        _check_choices(exclude, backend, positive, rows, count)
         data = search.corpus(vectors, marks, exclude, kinds)
         _check_k(k, data, exclude)
+        if tell:
+            tell(told)
         kept = positive if exclude == "label" and marks is not None else None
         wanted = range(count) if rows is None else rows
         asked = torch.arange(wanted.start, wanted.stop, device=vectors.device)
@@ -124,8 +134,8 @@ class NeighborTable:
 
     @staticmethod
     def bytes(rows: int, k: int, *, positive: bool = True) -> int:
-        """What a table takes, in memory and on disk: int32 and float16 for every neighbour, float16 for `positive`."""
-        return rows * (k * 6 + 2 * positive)
+        """What a table takes, in memory and on disk."""
+        return budget.table_bytes(rows, k, positive=positive)
 
     def to(self, device: torch.device | str) -> "NeighborTable":
         """The same table with its tensors on `device`."""
@@ -142,14 +152,17 @@ class NeighborTable:
             move(self.groups),
         )
 
-    def check(self, embeddings: Tensor | np.ndarray | None = None, labels: Tensor | np.ndarray | None = None) -> None:
+    def check(
+        self,
+        embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray] | None = None,
+        labels: Tensor | np.ndarray | None = None,
+    ) -> None:
         """Raise, naming both fingerprints, when the table was built from other embeddings or labels."""
+        given = fingerprints(embeddings, labels)
         if embeddings is not None:
-            _same("embeddings", self.info.embeddings_sha256, checks.fingerprint(checks.vectors(embeddings, None)))
+            _same("embeddings", self.info.embeddings_sha256, given["embeddings_sha256"])
         if labels is not None:
-            given = checks.marks(labels, len(labels), "labels", torch.device("cpu"))
-            assert given is not None
-            _same("labels", self.info.labels_sha256, checks.fingerprint(given.int()))
+            _same("labels", self.info.labels_sha256, given["labels_sha256"])
 
     def filtered(
         self,
@@ -322,20 +335,52 @@ class NeighborTable:
         return cls(tensors["indices"], tensors["scores"], _read_info(told), **optional)
 
 
-def merge(shards: list[str | Path], index: str | Path) -> dict[str, object]:
-    """Write the index file (`*.index.json`) that makes one table of shards, once they are seen to belong together."""
-    if not str(index).endswith(".index.json"):
-        raise InputError(f"The index file must be named *.index.json, but it is '{index}'.")
-    tables = {str(Path(path)): NeighborTable.load(path).info for path in shards}
+def fingerprints(
+    embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray] | None, labels: Tensor | np.ndarray | None
+) -> dict[str, str]:
+    """The fingerprints that the `info` of a table of these embeddings and labels has; "" for what is not given."""
+    marks = None if labels is None else checks.marks(labels, len(labels), "labels", torch.device("cpu"))
+    return {
+        "embeddings_sha256": "" if embeddings is None else checks.fingerprint_of_pieces(checks.pieces(embeddings)),
+        "labels_sha256": "" if marks is None else checks.fingerprint(marks.int()),
+    }
+
+
+def merge(shards: Sequence[str | Path], out: str | Path) -> int:
+    """Make one table of shards, once they are seen to belong together; the number of its rows.
+
+    `out` is an index of the shards (`*.index.json`), or one file (`*.safetensors`) that can be mapped as a whole.
+    """
+    if not str(out).endswith((".index.json", ".safetensors")):
+        raise InputError(f"The merged table must be named *.index.json or *.safetensors, but it is '{out}'.")
+    ordered = _in_order({str(Path(path)): NeighborTable.load(path).info for path in shards})
+    count = ordered[0][1].corpus_rows
+    if str(out).endswith(".safetensors"):
+        _joined([NeighborTable.load(path) for path, _ in ordered]).save(out)
+        return count
+    folder = Path(out).resolve().parent
+    listed = [
+        {"file": _relative(Path(path), folder), "first_row": info.first_row, "rows": info.rows}
+        for path, info in ordered
+    ]
+    content: dict[str, object] = {"format": FORMAT, "version": "1", "rows": count, "shards": listed}
+    with atomic(out) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+    return count
+
+
+def _in_order(tables: dict[str, TableInfo]) -> list[tuple[str, TableInfo]]:
+    """The shards by their rows; raises where they are not exactly one table."""
     if not tables:
         raise InputError("There are no shards to merge.")
     ordered = sorted(tables.items(), key=lambda item: item[1].first_row)
     first, expected = ordered[0][1], 0
     for path, info in ordered:
-        for name in ("k", "corpus_rows", "exclude", "embeddings_sha256", "labels_sha256"):
+        for name in ("k", "corpus_rows", "exclude", "backend", "positive", "embeddings_sha256", "labels_sha256"):
             if getattr(info, name) != getattr(first, name):
                 raise InputError(
-                    f"'{path}' has {name} = {getattr(info, name)}, but '{ordered[0][0]}' has {getattr(first, name)}."
+                    f"'{path}' has {name} = {getattr(info, name)}, but '{ordered[0][0]}' has {getattr(first, name)}: "
+                    "they are shards of different tables; leave one out or build it again."
                 )
         if info.first_row > expected:
             raise InputError(f"Rows {expected} to {info.first_row - 1} are in no shard; build the missing one.")
@@ -344,15 +389,7 @@ def merge(shards: list[str | Path], index: str | Path) -> dict[str, object]:
         expected += info.rows
     if expected != first.corpus_rows:
         raise InputError(f"Rows {expected} to {first.corpus_rows - 1} are in no shard; build the missing one.")
-    folder = Path(index).resolve().parent
-    listed = [
-        {"file": _relative(Path(path), folder), "first_row": info.first_row, "rows": info.rows}
-        for path, info in ordered
-    ]
-    content: dict[str, object] = {"format": FORMAT, "version": "1", "rows": expected, "shards": listed}
-    with atomic(index) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
-    return content
+    return ordered
 
 
 def shard_rows(count: int, shard: int, shards: int) -> range:
@@ -374,6 +411,10 @@ def _load_shards(path: Path) -> NeighborTable:
         if not (path.parent / entry["file"]).exists():
             raise InputError(f"'{path}' names the shard '{entry['file']}', which is missing; build it again.")
     tables = [NeighborTable.load(path.parent / entry["file"]) for entry in listed]
+    return _joined(tables)
+
+
+def _joined(tables: list[NeighborTable]) -> NeighborTable:
     first = tables[0]
     own = [table.positive for table in tables if table.positive is not None]
     info = replace(
@@ -388,87 +429,42 @@ def _load_shards(path: Path) -> NeighborTable:
     )  # fmt: skip
 
 
-def _streamed(
+def _build_streamed(
     embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray],
     labels: Tensor | np.ndarray | None,
+    groups: Tensor | np.ndarray | None,
+    *,
     k: int,
     exclude: str | None,
-    groups: Tensor | np.ndarray | None,
-    backend: str,
     device: torch.device | str | None,
     memory: int | str | None,
     rows: range | None,
     positive: str | float | None,
     progress: Callable[[int, int], None] | None,
-) -> tuple[search.Found, tuple[TableInfo, Tensor | None, Tensor | None]]:
-    """What was found in blocks; where it comes from, with labels and groups."""
-    if backend != "exact":
-        raise InputError(f"memory= searches exactly, but backend='{backend}' was asked for; leave one of them out.")
+    tell: Callable[[str], None] | None,
+) -> NeighborTable:
+    """The table of embeddings that are read block by block; on the host."""
     where, host = torch.device(device or "cpu"), torch.device("cpu")
     pieces = checks.pieces(embeddings)
     count, dim = sum(map(len, pieces)), pieces[0].shape[1]
     marks, kinds = checks.marks(labels, count, "labels", host), checks.marks(groups, count, "groups", host)
-    _check_choices(exclude, backend, positive, rows, count)
+    _check_choices(exclude, "exact", positive, rows, count)
     wanted = range(count) if rows is None else rows
-    cut = plan(count, dim, k, memory, where, len(wanted), groups is not None)
+    cut = budget.plan(count, dim, k, memory, where, len(wanted), groups is not None)
     data = search.layout(count, marks, exclude, kinds, host)
     _check_k(k, data, exclude)
+    if tell:
+        size = room.shown(budget.table_bytes(len(wanted), k))
+        tell(f"{len(wanted):,} x {k:,} neighbours: {size}, searched in {cut.told(len(wanted), count)} ({where})")
     kept = positive if exclude == "label" and marks is not None else None
     asked = torch.arange(wanted.start, wanted.stop)
-    source = Source(pieces, data.order, where)
     with ThreadPoolExecutor(1) as pool:
         hashed = pool.submit(checks.fingerprint_of_pieces, pieces)
+        source = Source(pieces, data.order, where)
         found = stream.streamed(data, source, asked, k, cut, positive=kept, progress=progress)
     info = _info(found, wanted, count, dim, exclude, marks, kept, hashed.result())
-    return found, (info, *(None if x is None else x.int() for x in (marks, kinds)))  # type: ignore[return-value]
-
-
-def plan(
-    count: int,
-    dim: int,
-    k: int,
-    memory: int | str | None,
-    device: torch.device | str,
-    rows: int | None = None,
-    groups: bool = False,
-) -> stream.Plan:
-    """How a streamed build of `rows` of `count` rows is cut; on the CPU the table itself counts as well."""
-    given = int(room.free(device) * 0.8) if memory is None else room.parse(memory)  # 0.8: others live there too
-    rows = count if rows is None else rows
-    fixed = 0
-    if torch.device(device).type == "cpu":
-        fixed = NeighborTable.bytes(rows, k) + 72 * count  # 72: order, slices and labels of a row, int64, and sorting
-        if fixed >= given:
-            shards = max(2, -(-NeighborTable.bytes(rows, k) * 2 // max(1, given - 72 * count)))
-            raise InputError(
-                f"memory={room.shown(given)} cannot hold a table of {rows:,} x {k:,} neighbours, which takes "
-                f"{room.shown(fixed)} with its row numbers; build it in {shards} shards or more "
-                f"(--shards {shards}), or choose a smaller k."
-            )
-    return stream.plan(count, dim, k, given - fixed, device, groups)
-
-
-def _check_room(
-    embeddings: Tensor | np.ndarray, k: int, rows: range | None, device: torch.device | str | None
-) -> None:
-    """Raise, before anything is allocated, where a table and its search do not fit, and name what does."""
-    given = torch.as_tensor(embeddings)
-    if given.dim() != 2 or k < 1:
-        return  # refused elsewhere
-    count, dim = given.shape
-    where = torch.device(device or given.device)
-    table = NeighborTable.bytes(count if rows is None else len(rows), k)
-    working = count * dim * 4 * (2 if where.type == "cuda" else 1) + 4 * search.CPU_SCORES
-    free = room.free(where)
-    if table + working <= free:
-        return
-    which = f"A table of {count if rows is None else len(rows):,} x {k:,} neighbours takes {room.shown(table)} "
-    which += f"and its search {room.shown(working)}, but '{where}' has {room.shown(free)} free; "
-    if table < free // 2 or (where.type == "cuda" and table < room.free("cpu") // 2):
-        raise InputError(which + f"memory='{free // 2 // 10**6}M' (--memory) searches in blocks that fit.")
-    fits = max(1, k * (free // 2) // table)
-    shards = -(-table // max(1, free // 4))
-    raise InputError(which + f"k={fits:,} fits, or {shards} shards with memory= (--shards {shards} --memory ...).")
+    small = [None if x is None else x.int() for x in (marks, kinds)]
+    return NeighborTable(found.indices, found.scores, info, found.positive, *small)
 
 
 def _info(

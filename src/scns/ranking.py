@@ -46,7 +46,7 @@ def ranked(scores: Tensor, k: int, rows: Tensor, columns: Tensor, order: Tensor)
 def in_exact_order(
     values: Tensor, chosen: Tensor, indices: Tensor, rows: Tensor, columns: Rows, pairs: int = PAIRS
 ) -> tuple[Tensor, Tensor]:
-    """(values, the caller's row numbers `indices`), best first, of the columns `chosen` [r, m] with falling `values`."""
+    """(values, the caller's rows `indices`), best first, of the columns `chosen` [r, m] with falling `values`."""
     row, place = _between_halves(values).nonzero().unbind(1)
     values[row, place] = float64_products(rows, columns, row, chosen[row, place], pairs).float()
     close = (values[:, :-1] - values[:, 1:] <= NEAR) & (values[:, 1:] > -torch.inf)

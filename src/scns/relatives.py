@@ -71,7 +71,7 @@ def _products(unit: Rows, rows: Tensor, columns: Tensor, step: int) -> Tensor:
 
 
 def _reduced(scores: Tensor, others: Tensor, kind: str | float) -> Tensor:
-    """One number a row [classes, r] of its `others` [classes, 1] finite scores [classes, r, c]; -inf if there is none."""
+    """One number a row [classes, r] of the finite ones of its scores [classes, r, c]: `others` [classes, 1] of them."""
     if kind == "max":
         return scores.amax(2)
     falling = scores.sort(dim=2, descending=True).values

@@ -125,16 +125,38 @@ def evaluate(
 
 
 @torch.no_grad()
-def embed(student: Student, images: Images, *, progress: Callable[[int, int], None] | None = None) -> Tensor:
-    """The pooled embedding of every image, float32 [n, width], without augmentation."""
+def embed(
+    student: Student,
+    images: Images,
+    *,
+    rows: range | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """The pooled embedding of every image (or of `rows`), float32 [n, width], without augmentation.
+
+    Images go to the student's device a chunk at a time, so they may be more than it holds.
+    """
+    device = next(student.network.parameters()).device
+    wanted = range(len(images)) if rows is None else rows
     parts = []
     chunk = chunk_of(student.network, images)
-    for start in range(0, len(images), chunk):
-        pixels = augment.normalise(images.pixels[start : start + chunk], student.mean, student.std)
+    for start in range(wanted.start, wanted.stop, chunk):
+        stop = min(start + chunk, wanted.stop)
+        pixels = augment.normalise(images.pixels[start:stop].to(device), student.mean, student.std)
         parts.append(student.network(pixels, features=True).embedding.cpu())
         if progress is not None:
-            progress(min(start + chunk, len(images)), len(images))
+            progress(stop - wanted.start, len(wanted))
     return torch.cat(parts)
+
+
+def embedding_rows(student: Student, images: Images, part: int, parts: int) -> range:
+    """The rows of part `part` (from 1): whole chunks, so that every image is seen in the same company as in one go."""
+    count, chunk = len(images), chunk_of(student.network, images)
+    chunks = -(-count // chunk)
+    if parts > chunks:
+        raise InputError(f"{count:,} images are {chunks} chunks of {chunk}, too few for {parts} shards; use fewer.")
+    first, last = chunks * (part - 1) // parts, chunks * part // parts
+    return range(first * chunk, min(last * chunk, count))
 
 
 def _progress(path: Path) -> dict[str, Any] | None:

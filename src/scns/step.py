@@ -263,7 +263,7 @@ def make_optimizer(
 
 def chunk_of(student: nn.Module, images: Images) -> int:
     """Images that are evaluated at a time: the same while training and after, so that accuracies are equal."""
-    usual = {"cpu": 250, "cuda": 2000}[images.labels.device.type]  # of the images' own size
+    usual = {"cpu": 250, "cuda": 2000}[next(student.parameters()).device.type]  # of the images' own size
     seen = getattr(student, "input_size", 0) or images.size
     return max(1, int(usual * min(1.0, (images.size / seen) ** 2)))
 

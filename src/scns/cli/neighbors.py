@@ -1,7 +1,7 @@
 """`scns neighbors`: build, inspect and use neighbour tables."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from scns.neighbors import NeighborTable
     from scns.sampling import Negatives
+
+    Embedded = Tensor | list[Tensor]  # one array, or its row shards
 
 app = typer.Typer(help="Build, inspect and sample neighbour tables.", no_args_is_help=True)
 
@@ -40,44 +42,116 @@ def build(
         str, typer.Option(help="Own-class score to keep for margins: max, mean or a quantile.")
     ] = "max",
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the default is where the speed is.")] = None,
-    chunk_rows: Annotated[int | None, typer.Option(help="Rows scored at a time: bounds the memory.")] = None,
+    chunk_rows: Annotated[int | None, typer.Option(help="Rows scored at a time, in memory.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Bytes the search may take, such as 8G: the embeddings are read in blocks.")
+    ] = None,
     shard: Annotated[str | None, typer.Option(help="i/n: build part i of n only, to OUT-i-of-n.safetensors.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Build in that many parts; finished ones are kept. Default: torchrun's ranks.")
+    ] = None,
     source: Annotated[str, typer.Option(help="A note on where the embeddings come from.")] = "",
 ) -> None:
-    """Build a table of the top-k most similar rows, the own class left out."""
-    from scns.arrays import load_array
-    from scns.neighbors import NeighborTable, shard_rows
+    """Build a table of the top-k most similar rows, the own class left out.
+
+    Under torchrun every rank builds its parts: torchrun --nproc-per-node 4 -m scns neighbors build ...
+    """
+    from scns import ranks
+    from scns.arrays import load_array, load_pieces
 
     if k < 1:
         raise InputError(f"k={k} must be at least 1.")
-    x = load_array(embeddings)
-    y = None if labels is None else load_array(labels)
-    marks = None if groups is None else load_array(groups)
-    rows, target = None, out
+    pieces = load_pieces(embeddings)
+    rank, world = ranks.of_torchrun()
+    told = screen.out.print if rank == 0 else None
+    options: dict[str, Any] = {
+        "k": k,
+        "exclude": None if exclude == "none" else exclude,
+        "groups": None if groups is None else load_array(groups),
+        "backend": backend,
+        "probe": probe,
+        "device": ranks.device(device or _device()),
+        "chunk_rows": chunk_rows,
+        "memory": memory,
+        "positive": _positive(positive),
+        "source": source,
+        "tell": told,
+    }
+    x, y = pieces[0] if len(pieces) == 1 else pieces, None if labels is None else load_array(labels)
     if shard is not None:
-        part, parts = _shard(shard)
-        rows, target = shard_rows(len(x), part, parts), _shard_path(out, part, parts)
-        if _finished(target, x, y, k):
-            screen.out.print(f"{target} is finished already.")
-            return
+        _build_parts(x, y, out, [_shard(shard)[0]], _shard(shard)[1], options)
+    elif shards is not None or world > 1:
+        parts = world if shards is None else shards
+        if parts < world:
+            raise InputError(f"--shards {parts} leaves some of the {world} ranks without work; give at least {world}.")
+        _build_parts(x, y, out, ranks.shares(parts), parts, options)
+        _merge_if_finished(out, parts)
+    else:
+        _describe(_build_part(x, y, None, out, options), f"Wrote {out}", None)
+
+
+def _build_part(
+    x: "Embedded", y: "Tensor | None", rows: range | None, target: Path, options: dict[str, Any]
+) -> "NeighborTable":
+    from scns.neighbors import NeighborTable
+
     with screen.progress("Finding neighbours") as advance:
-        table = NeighborTable.build(
-            x,
-            y,
-            k=k,
-            exclude=None if exclude == "none" else exclude,
-            groups=marks,
-            backend=backend,
-            probe=probe,
-            device=device or _device(),
-            chunk_rows=chunk_rows,
-            rows=rows,
-            positive=_positive(positive),
-            source=source,
-            progress=advance,
-        )
+        table = NeighborTable.build(x, y, rows=rows, progress=advance, **options)
     table.save(target)
-    _describe(table, f"Wrote {target}", None)
+    return table
+
+
+def _build_parts(
+    x: "Embedded", y: "Tensor | None", out: Path, mine: list[int], parts: int, options: dict[str, Any]
+) -> None:
+    """Build the shards `mine` of `parts`, apart from those that are finished already."""
+    from scns.files import shard_path
+    from scns.neighbors import shard_rows
+
+    count = sum(map(len, x)) if isinstance(x, list) else len(x)
+    if parts > count:
+        raise InputError(f"{count} rows cannot be cut in {parts} shards; give at most {count}.")
+    known: dict[str, str] = {}
+    for part in mine:
+        rows, target = shard_rows(count, part, parts), shard_path(out, part, parts)
+        if target.exists():
+            _check_finished(target, x, y, rows, options, known)
+            screen.out.print(f"{target} is finished already.")
+        else:
+            _build_part(x, y, rows, target, options)
+            screen.out.print(f"Wrote {target}: rows {rows.start:,} to {rows.stop - 1:,}.")
+
+
+def _check_finished(
+    path: Path, x: "Embedded", y: "Tensor | None", rows: range, options: dict[str, Any], known: dict[str, str]
+) -> None:
+    """Refuse a shard that exists and is of another table; `known` keeps the fingerprints from shard to shard."""
+    from scns.neighbors import NeighborTable, fingerprints
+
+    if not known:
+        known.update(fingerprints(x, y))
+    info = NeighborTable.load(path).info
+    excluded = options["exclude"] if y is not None or options["exclude"] is None else "self"
+    kept = "" if excluded != "label" or options["positive"] is None else str(options["positive"])
+    wanted = {"k": options["k"], "exclude": excluded, "backend": options["backend"], "positive": kept}
+    for name, value in {**wanted, "first_row": rows.start, "rows": len(rows), **known}.items():
+        found = getattr(info, name)
+        if found != value:
+            raise InputError(
+                f"'{path}' is a shard of another table: it has {name} = {str(found)[:12]}, not {str(value)[:12]}; "
+                "remove it or choose another --out."
+            )
+
+
+def _merge_if_finished(out: Path, parts: int) -> None:
+    """Write the index as soon as all shards are there: the last rank to finish does."""
+    from scns.files import index_path, shard_path
+    from scns.neighbors import merge as merge_shards
+
+    paths = [shard_path(out, part, parts) for part in range(1, parts + 1)]
+    if all(path.exists() for path in paths):
+        rows = merge_shards(paths, index_path(out))
+        screen.out.print(f"Wrote {index_path(out)}: {rows:,} rows in {parts} shards.")
 
 
 @app.command()
@@ -91,13 +165,15 @@ def info(table: Table, scale: Scale = 5.0) -> None:
 @app.command()
 def check(table: Table, embeddings: Embeddings = None, labels: Labels = None) -> None:
     """Make sure that a table belongs to these embeddings and labels."""
-    from scns.arrays import load_array
+    from scns.arrays import load_array, load_pieces
     from scns.neighbors import NeighborTable
 
     if embeddings is None and labels is None:
         raise InputError("There is nothing to check against; give --embeddings, --labels or both.")
     loaded = NeighborTable.load(table)
-    loaded.check(None if embeddings is None else load_array(embeddings), None if labels is None else load_array(labels))
+    loaded.check(
+        None if embeddings is None else load_pieces(embeddings), None if labels is None else load_array(labels)
+    )
     screen.out.print(f"{table} belongs to the given data.")
 
 
@@ -135,13 +211,13 @@ def sample(
 @app.command()
 def merge(
     shards: Annotated[list[Path], typer.Argument(help="All shards of one table.")],
-    out: Annotated[Path, typer.Option(help="The index file to write, *.index.json.")],
+    out: Annotated[Path, typer.Option(help="An index to write (*.index.json), or one file (*.safetensors).")],
 ) -> None:
-    """Make one table of shards: checks that they belong together and writes an index file."""
+    """Make one table of shards: checks that they belong together and writes an index, or one file."""
     from scns.neighbors import merge as merge_shards
 
-    content = merge_shards(list(shards), out)
-    screen.out.print(f"Wrote {out}: {content['rows']} rows in {len(shards)} shards.")
+    rows = merge_shards(list(shards), out)
+    screen.out.print(f"Wrote {out}: {rows} rows of {len(shards)} shards.")
 
 
 @app.command()
@@ -264,22 +340,6 @@ def _shard(text: str) -> tuple[int, int]:
     except ValueError:
         raise InputError(f"--shard '{text}' must be i/n, such as 3/64.") from None
     return part, parts
-
-
-def _shard_path(out: Path, part: int, parts: int) -> Path:
-    return out.with_name(f"{out.stem}-{part:05d}-of-{parts:05d}{out.suffix}")
-
-
-def _finished(path: Path, embeddings: "Tensor", labels: "Tensor | None", k: int) -> bool:
-    from scns.neighbors import NeighborTable
-
-    if not path.exists():
-        return False
-    table = NeighborTable.load(path)
-    table.check(embeddings, labels)
-    if table.info.k != k:
-        raise InputError(f"'{path}' exists with k = {table.info.k}, not {k}; remove it or choose another name.")
-    return True
 
 
 def _positive(text: str) -> str | float | None:

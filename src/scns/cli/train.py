@@ -12,6 +12,7 @@ from scns.errors import InputError
 if TYPE_CHECKING:
     import torch
 
+    from scns.data import Images
     from scns.recipe import Recipe
     from scns.runs import Student
 
@@ -137,28 +138,76 @@ def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None
 
 def embed(
     run: RunFolder,
-    out: Annotated[Path, typer.Option(help="Where to write the embeddings (.npy), float32 [images, width].")],
+    out: Annotated[Path, typer.Option(help="Where to write the embeddings: .npy, or .safetensors for shards.")],
     data: Annotated[str | None, typer.Option(help="Data set: see `scns data list`; the default is the run's.")] = None,
     root: Root = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     labels: Annotated[Path | None, typer.Option(help="Write the labels (.npy) too, for `scns neighbors`.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Write that many row shards and an index. Default: torchrun's ranks.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
-    """Write a student's pooled embeddings of a data set."""
-    from scns import runs
+    """Write a student's pooled embeddings of a data set, float32 [images, width].
 
-    for path in (out, labels):
-        if path is not None and path.suffix != ".npy":
-            raise InputError(f"'{path}' must end in .npy.")
+    Under torchrun every rank writes its row shards: torchrun --nproc-per-node 4 -m scns embed RUN --out x.safetensors
+    """
+    from scns import ranks, runs
+
+    rank, world = ranks.of_torchrun()
+    parts = world if shards is None and world > 1 else shards or 0
+    _check_names(out, labels, parts, world)
     recipe, where, student = _student(run, device)
     images = runs.load_images(recipe, data, root, split)
-    with screen.progress("Embedding", "images") as advance:
-        embeddings = runs.embed(student, images.to(where), progress=advance)
-    _write(out, embeddings)
-    screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32", markup=False)
-    if labels is not None:
+    if labels is not None and rank == 0:
         _write(labels, images.labels)
         screen.out.print(f"{labels}: {len(images):,} labels", markup=False)
+    if parts:
+        about = {"run": _weights_of(run), "data": data or recipe.data, "split": split, "images": str(len(images))}
+        _embed_shards(student, images, out, parts, about)
+        return
+    with screen.progress("Embedding", "images") as advance:
+        embeddings = runs.embed(student, images, progress=advance)
+    _write(out, embeddings)
+    screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32", markup=False)
+
+
+def _check_names(out: Path, labels: Path | None, parts: int, world: int) -> None:
+    ending = ".safetensors" if parts else ".npy"
+    if out.suffix != ending:
+        why = " for shards" if parts else ""
+        raise InputError(f"'{out}' must end in {ending}{why}.")
+    if labels is not None and labels.suffix != ".npy":
+        raise InputError(f"'{labels}' must end in .npy.")
+    if parts and parts < world:
+        raise InputError(f"--shards {parts} leaves some of the {world} ranks without work; give at least {world}.")
+
+
+def _embed_shards(student: "Student", images: "Images", out: Path, parts: int, about: dict[str, str]) -> None:
+    """Write this rank's shards, apart from those that are finished, and the index once all are there."""
+    from scns import ranks, runs
+    from scns.arrays import index_shards, save_shard, shard_is
+    from scns.files import index_path, shard_path
+
+    for part in ranks.shares(parts):
+        path, rows = shard_path(out, part, parts), runs.embedding_rows(student, images, part, parts)
+        if shard_is(path, about):
+            screen.out.print(f"{path} is finished already.", markup=False)
+            continue
+        with screen.progress("Embedding", "images") as advance:
+            found = runs.embed(student, images, rows=rows, progress=advance)
+        save_shard(path, found, about)
+        screen.out.print(f"{path}: {found.shape[0]:,} x {found.shape[1]}, float32", markup=False)
+    paths = [shard_path(out, part, parts) for part in range(1, parts + 1)]
+    if index_shards(paths, index_path(out), about):
+        screen.out.print(f"{index_path(out)}: {len(images):,} images in {parts} shards", markup=False)
+
+
+def _weights_of(run: Path) -> str:
+    """The fingerprint of a run's student, so that shards of another are not taken for its own."""
+    import hashlib
+
+    return hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
 
 
 def export(
@@ -190,12 +239,15 @@ def _student(run: Path, device: str) -> "tuple[Recipe, torch.device, Student]":
     """A run's recipe, the device that is asked for, and the run's student on it."""
     from dataclasses import replace
 
+    import torch
+
+    from scns import ranks
     from scns.checkpoint import Folder
     from scns.run import choose_device
     from scns.runs import load_student
 
     recipe = replace(Folder(run).recipe(), device=device)
-    where = choose_device(recipe)
+    where = torch.device(ranks.device(str(choose_device(recipe))))
     if where.type == "cpu":
         recipe = replace(recipe, precision="fp32")
     student = load_student(run)
