@@ -27,11 +27,12 @@ def plan(
     rows = count if rows is None else rows
     given = int(room.free(device) * _SHARE) if memory is None else room.parse(memory)
     if torch.device(device).type != "cpu":
-        return stream.plan(count, dim, k, given, device, groups)
+        return stream.plan(count, dim, k, given - 8 * count, device, groups)  # 8: the caller's row of every place
     table, left = table_bytes(rows, k), given - _ROW * count
     if table >= left:
-        shards = -(-2 * table // left) if left > 0 else 0  # half for the table, half for the search
-        remedy = f"build it in {shards} shards (--shards {shards}), or give more" if shards else "give more"
+        shards = -(-2 * table // left) if left > 0 else rows + 1  # half for the table, half for the search
+        remedy = f"give at least {room.shown(2 * table + _ROW * count)}"
+        remedy += f", or build it in {shards} shards (--shards {shards})" if shards <= rows else ""
         raise InputError(
             f"memory={room.shown(given)} is too small for a table of {rows:,} x {k:,} neighbours, which takes "
             f"{room.shown(table + _ROW * count)} with its row numbers; {remedy}."

@@ -219,7 +219,8 @@ def exclude_columns(data: Layout, scores: Tensor, block: Tensor, first: int = 0)
 
 def _runs(start: Tensor, stop: Tensor) -> list[tuple[int, int, int, int]] | None:
     """Runs of rows with one excluded slice, or None where they are too short to be worth a loop."""
-    counts = torch.unique_consecutive(torch.stack([start, stop]), return_counts=True, dim=1)[1]
+    slices = (start << 32) + stop  # one number for both
+    counts = torch.unique_consecutive(slices, return_counts=True)[1]
     if len(counts) > 64 and len(counts) > len(start) // 8:
         return None
     bottom = counts.cumsum(0)

@@ -31,6 +31,7 @@ from scns.source import Source
 
 _LEAST_ROWS = 16  # of a block; below, reading the columns again and again would take all the time
 _LEAST_COLUMNS = 1024
+_MOST_COLUMNS = {"cpu": 1 << 18, "cuda": 1 << 20}  # beyond, a tile of scores would have too few rows for a fast product
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def plan(count: int, dim: int, k: int, memory: int, device: torch.device | str, 
             f"memory={room.shown(memory)} is too small for one block of {_LEAST_ROWS} rows and {least:,} columns of "
             f"{dim} numbers with k={k}; give at least {room.shown(need * 1.05)}."
         )
-    columns = min(count, max(least, memory // 4 // a_column // 64 * 64))  # whole groups of 64
+    most = min(count, _MOST_COLUMNS["cuda" if cuda else "cpu"])
+    columns = min(most, max(least, memory // 4 // a_column // 64 * 64))  # whole groups of 64
     scores = min(memory // 4 // a_score, GPU_SCORES if cuda else CPU_SCORES)
     tile = max(1, min(scores // columns, memory // 4 // (a_score * columns + beside)))
     return Plan(max(_LEAST_ROWS, memory // 4 // a_row), columns, tile, memory // 8)
@@ -85,6 +87,7 @@ def streamed(
     """The k best columns of the caller's `rows`, as `search.exact` finds them; on the host, where `data` is."""
     rows, back = places(data, rows)
     home = back.argsort()
+    order = data.order.to(source.device)
     result = empty(len(rows), k, rows.device, positive is not None)
     for start in range(0, len(rows), cut.rows):
         some = slice(start, min(start + cut.rows, len(rows)))
@@ -96,12 +99,19 @@ def streamed(
             if progress:
                 progress(start + int(part * (some.stop - start)), len(rows))
 
-        put(result, home[some], *_search_block(data, source, rows[some], k, cut, advance))
+        put(result, home[some], *_search_block(data, source, order, rows[some], k, cut, advance))
     return result
 
 
 def _search_block(
-    data: Layout, source: Source, block: Tensor, k: int, cut: Plan, advance: Callable[[float], None], sure: bool = False
+    data: Layout,
+    source: Source,
+    order: Tensor,
+    block: Tensor,
+    k: int,
+    cut: Plan,
+    advance: Callable[[float], None],
+    sure: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(values, the caller's row numbers) of the k best columns of the rows at the places `block`, on the host.
 
@@ -123,14 +133,17 @@ def _search_block(
             space = search.space  # one piece of memory serves all blocks
     del columns, search, space
     found = [
-        _settled(data, source, block, rows, best, some, k, cut)
+        _settled(source, order, rows, best, some, k, cut)
         for some in torch.arange(len(block)).split(max(1, cut.spare // (100 * best.values.shape[1])))
     ]
     values, indices = (torch.cat(parts) for parts in zip(*found, strict=True))
     unsure = best.unsure(k)
     if len(unsure):
-        again = _whole_rows if sure or source.device.type == "cpu" else _search_surely
-        values[unsure], indices[unsure] = again(data, source, block[unsure], k, cut)
+        if sure or source.device.type == "cpu":
+            again = _whole_rows(data, source, block[unsure], k, cut)
+        else:
+            again = _search_block(data, source, order, block[unsure], k, cut, lambda part: None, sure=True)
+        values[unsure], indices[unsure] = again
     return values, indices
 
 
@@ -158,19 +171,14 @@ class _Best:
 
 
 def _settled(
-    data: Layout, source: Source, block: Tensor, rows: Tensor, best: _Best, some: Tensor, k: int, cut: Plan
+    source: Source, order: Tensor, rows: Tensor, best: _Best, some: Tensor, k: int, cut: Plan
 ) -> tuple[Tensor, Tensor]:
     """(values, the caller's row numbers) of the k best of some rows, in exact order, on the host."""
     here = some.to(source.device)
     chosen = best.places[here]
-    indices = data.order[chosen.cpu()].to(source.device)
     pairs = cut.spare // 40  # a float of a pair is there as float32 and float64, of the row and of the column
-    values, indices = in_exact_order(best.values[here], chosen, indices, rows[here], source, pairs)
+    values, indices = in_exact_order(best.values[here], chosen, order[chosen], rows[here], source, pairs)
     return values[:, :k].cpu(), indices[:, :k].cpu()
-
-
-def _search_surely(data: Layout, source: Source, block: Tensor, k: int, cut: Plan) -> tuple[Tensor, Tensor]:
-    return _search_block(data, source, block, k, cut, lambda part: None, sure=True)
 
 
 def _whole_rows(data: Layout, source: Source, block: Tensor, k: int, cut: Plan) -> tuple[Tensor, Tensor]:
