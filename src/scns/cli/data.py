@@ -82,6 +82,24 @@ def info(
         screen.out.print(f"\nContact sheet: {sheet}", markup=False)
 
 
+@app.command()
+def pack(
+    name: Name,
+    out: Annotated[Path, typer.Option(help="The folder to write train/*.tar and test/*.tar to.", show_default=False)],
+    root: Annotated[Path, typer.Option(help="The folder that holds the data set's own folder.")] = Path("data"),
+    each: Annotated[int, typer.Option(help="Images in a shard.")] = 1000,
+    size: Annotated[int | None, typer.Option(help="Pixels a side, for your own images (`folder`): 32.")] = None,
+) -> None:
+    """Write a data set as tar shards (webdataset): train on them with --set data=shards --set root=OUT."""
+    from scns.datasets._pack import pack as write
+
+    for split in ("train", "test"):
+        images = _load(name, root, split, {} if size is None else {"size": size})
+        with screen.progress(f"Packing {split}", "images") as advance:
+            paths = write(images, out, split, each=each, progress=advance)
+        screen.out.print(f"{paths[0].parent}: {len(images):,} images in {len(paths)} shards", markup=False)
+
+
 def _load(name: str, root: Path, split: str, options: dict[str, object]) -> "Images":
     from scns import datasets
 

@@ -10,6 +10,7 @@ against 4 s for 30,000 JPEGs), which is not worth that; larger images gain from 
 """
 
 import hashlib
+import io
 import json
 import os
 import warnings
@@ -39,6 +40,21 @@ _CHUNK = 256  # images a task: long enough to hide the cost of a task, short eno
 _HEADER = 4096  # bytes kept for the header, which is written last: a tenth of it is used
 
 
+class Packed(NamedTuple):
+    """A file inside a tar archive."""
+
+    archive: str
+    offset: int  # of its bytes
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.archive}:{self.name}"
+
+
+Item = str | Packed  # where an image's bytes are: a file, or a part of an archive
+
+
 class Decoded(NamedTuple):
     pixels: Tensor  # uint8 [n, 3, size, size], mapped from the cache
     good: Tensor  # bool [n]
@@ -47,7 +63,7 @@ class Decoded(NamedTuple):
 
 
 def decoded(
-    name: str, root: Path, paths: Sequence[str], size: int, skip_bad: bool, progress: Progress | None
+    name: str, root: Path, paths: Sequence[Item], size: int, skip_bad: bool, progress: Progress | None
 ) -> Decoded:
     """The images `paths` of data set `name` (with its split) under `root`, from the cache where it is up to date."""
     place = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
@@ -61,7 +77,7 @@ def decoded(
             raise _no_room(cache, len(paths) * 3 * size * size, error) from error
         images = _read(cache, source)
         assert images is not None
-    bad = [paths[row] for row in torch.nonzero(~images.good).flatten().tolist()]
+    bad = [str(paths[row]) for row in torch.nonzero(~images.good).flatten().tolist()]
     if len(bad) == len(paths):
         raise InputError(f"None of the {len(bad):,} images like '{bad[0]}' can be decoded as JPEG, PNG or WebP.")
     if bad and not skip_bad:
@@ -78,14 +94,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SCNS_CACHE") or Path.home() / ".cache" / "scns").expanduser()
 
 
-def decode(path: str, size: int) -> np.ndarray | None:
+def decode(path: Item, size: int) -> np.ndarray | None:
     """The image as uint8 [3, size, size], None where it cannot be decoded.
 
     Its middle square is resized to `size`. Grey images become RGB, transparent pixels white, and a camera's rotation
     mark is followed.
     """
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(path if isinstance(path, str) else _bytes(path), formats=FORMATS) as image:
             if image.size != (size, size):
                 # A JPEG can be read at 1/2, 1/4 or 1/8 for less time; twice the wanted size keeps the resizing clean.
                 image.draft("RGB", (2 * size, 2 * size))
@@ -103,6 +119,12 @@ def decode(path: str, size: int) -> np.ndarray | None:
         return None
 
 
+def _bytes(packed: Packed) -> io.BytesIO:
+    with open(packed.archive, "rb") as file:
+        file.seek(packed.offset)
+        return io.BytesIO(file.read(packed.size))
+
+
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16-bit grey: Pillow would cut values above 255 off instead of scaling them
         image = Image.fromarray((np.asarray(image).astype(np.int32) >> 8).astype(np.uint8))
@@ -113,16 +135,21 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _fingerprint(root: Path, paths: Sequence[str], size: int) -> str:
+def _fingerprint(root: Path, paths: Sequence[Item], size: int) -> str:
     digest = hashlib.sha256(f"{_VERSION} {size}".encode())
+    archive, state = "", ""  # of the archive that the last image was in: it is looked at once
     for path in paths:
-        status = os.stat(path)
-        name = path.removeprefix(str(root))  # the same from every working folder
-        digest.update(f"\n{name}\t{status.st_size}\t{status.st_mtime_ns}".encode(errors="surrogateescape"))
+        file = path if isinstance(path, str) else path.archive
+        if file != archive:
+            status = os.stat(file)
+            archive, state = file, f"{status.st_size}\t{status.st_mtime_ns}"
+        name = str(path).removeprefix(str(root))  # the same from every working folder
+        part = "" if isinstance(path, str) else f"\t{path.offset}\t{path.size}"
+        digest.update(f"\n{name}\t{state}{part}".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
-def _write(cache: Path, source: str, paths: Sequence[str], size: int, progress: Progress | None) -> None:
+def _write(cache: Path, source: str, paths: Sequence[Item], size: int, progress: Progress | None) -> None:
     moments, good, done = Moments(), [], 0
     # Plain writes, not a memory map: on a full disk a write raises, where a map would kill the process.
     with atomic(cache) as temporary, open(temporary, "wb") as file:
@@ -151,7 +178,7 @@ def _header(source: str, count: int, size: int, moments: Moments) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _chunks(paths: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _chunks(paths: Sequence[Item], size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(pixels, good) of `_CHUNK` images at a time, in order; few are in flight, so memory stays small."""
 
     def task(start: int) -> tuple[np.ndarray, np.ndarray]:

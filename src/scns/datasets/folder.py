@@ -14,7 +14,7 @@ from scns.errors import InputError
 
 NAMES = {"folder": "your own JPEG, PNG or WebP files in train/<class>/ and test/<class>/"}
 
-_SMALLEST = 8  # pixels: below, a crop's padding (an eighth of the size) would be less than one
+SMALLEST = 8  # pixels: below, a crop's padding (an eighth of the size) would be less than one
 
 
 def load(
@@ -27,8 +27,8 @@ def load(
     progress: _decode.Progress | None = None,
 ) -> Images:
     """The images of a split; `skip_bad` leaves corrupt files out. Decoded once, then mapped from the cache."""
-    if size < _SMALLEST:
-        raise InputError(f"The size is {size} pixels, but it must be at least {_SMALLEST}.")
+    if size < SMALLEST:
+        raise InputError(f"The size is {size} pixels, but it must be at least {SMALLEST}.")
     remedy = "put your images in train/<class>/ and test/<class>/"
     root = _layout.find(name, root, {".": "train"}, remedy)
     try:
