@@ -9,10 +9,11 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "plugins", "room", "ranks"},
+    {"errors", "files", "features", "draws", "plugins", "room", "ranks", "ahead"},
     {
         "data",
         "augment",
+        "feed",
         "chances",
         "checks",
         "arrays",

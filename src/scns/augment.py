@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scns.data import Images
+from scns.feed import Feed
 
 
 def crop_flip(pixels: Tensor, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pad: int) -> Tensor:
@@ -27,10 +28,12 @@ def crop_flip(pixels: Tensor, index: Tensor, dy: Tensor, dx: Tensor, flip: Tenso
     return taken.permute(0, 3, 1, 2)
 
 
-def view(images: Images, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+def view(
+    images: Images, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pad: int, fed: Feed | None = None
+) -> tuple[Tensor, Tensor]:
     """(the normalised views of samples `index`, their numbers): `dy`, `dx` and `flip` are by sample."""
     dy, dx, flip = dy[index], dx[index], flip[index]
-    pixels = crop_flip(images.pixels, index, dy, dx, flip, pad)
+    pixels = crop_flip(*located(images, index, fed), dy, dx, flip, pad)
     return normalise(pixels, images.mean, images.std), (dy * (2 * pad + 1) + dx) * 2 + flip
 
 
@@ -40,6 +43,14 @@ def resize(images: Tensor, size: int) -> Tensor:
         return images
     resized = F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
     return resized.contiguous(memory_format=torch.channels_last)
+
+
+def located(images: Images, index: Tensor, fed: Feed | None) -> tuple[Tensor, Tensor]:
+    """(pixels on the device, the rows of them that hold the samples `index`)."""
+    if fed is not None:
+        return fed.pixels, fed.slot[index]
+    assert isinstance(images.pixels, Tensor)
+    return images.pixels, index
 
 
 def normalise(

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from scns.ahead import CUDA_CALLS
+
 _WARM_UP = 3  # steps before capture: algorithms are chosen and workspaces allocated in them
 
 
@@ -16,19 +18,31 @@ class Replay:
     Warming up changes parameters, tables and sums; everything in `state()` is put back before the capture, so a
     captured run starts where an eager one does. Tensors made outside must be kept alive by their owner: a graph holds
     no reference to them. Each graph is captured on a stream of its own, because graphs of one stream share workspaces.
+    `before` is called ahead of every run and is no part of it.
     """
 
-    def __init__(self, body: Callable[[int], None], state: Callable[[], Iterable[Tensor]], enabled: bool) -> None:
+    def __init__(
+        self,
+        body: Callable[[int], None],
+        state: Callable[[], Iterable[Tensor]],
+        enabled: bool,
+        *,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        self.before = before
         self.body, self.state, self.enabled = body, state, enabled and torch.cuda.is_available()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.streams: list[torch.cuda.Stream] = []
 
     def __call__(self, size: int) -> None:
+        if self.before is not None:
+            self.before()
         if not self.enabled:
             self.body(size)
             return
         if size not in self.graphs:
-            self.graphs[size] = self._capture(size)
+            with CUDA_CALLS:
+                self.graphs[size] = self._capture(size)
         self.graphs[size].replay()
 
     def _capture(self, size: int) -> torch.cuda.CUDAGraph:

@@ -10,11 +10,33 @@ from scns import draws
 from scns.errors import InputError
 
 
+class Mapped:
+    """Pixels that stay on the host, such as a mapped file: some of its rows, in some order, gathered when asked for."""
+
+    dtype, device = torch.uint8, torch.device("cpu")
+
+    def __init__(self, whole: Tensor, rows: Tensor | None = None) -> None:
+        self.whole = whole  # uint8 [n, 3, height, width]
+        self.rows = torch.arange(len(whole)) if rows is None else rows
+        self.shape = (len(self.rows), *whole.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor | slice | int) -> Tensor:
+        return self.whole[self.rows[index.cpu() if isinstance(index, Tensor) else index]]
+
+    def put(self, index: Tensor, into: Tensor) -> int:
+        """The samples `index` in the first rows of a host buffer; how many there are."""
+        torch.index_select(self.whole, 0, self.rows[index], out=into[: len(index)])
+        return len(index)
+
+
 @dataclass(frozen=True)
 class Images:
     """Images and labels of one split. `mean` and `std` are the data set's published normalisation, in [0, 1] units."""
 
-    pixels: Tensor  # uint8 [n, 3, height, width]
+    pixels: Tensor | Mapped  # uint8 [n, 3, height, width], with the labels or left on the host
     labels: Tensor  # int64 [n]; -1 = unlabelled
     names: tuple[str, ...]  # label names, in label order
     mean: tuple[float, float, float]
@@ -24,7 +46,7 @@ class Images:
 
     def __post_init__(self) -> None:
         shape, count = tuple(self.pixels.shape), len(self.labels)
-        if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4 or shape[1] != 3:
+        if self.pixels.dtype != torch.uint8 or len(shape) != 4 or shape[1] != 3:
             raise InputError(f"Images are uint8 [n, 3, height, width], but these are {self.pixels.dtype} {shape}.")
         if self.labels.dtype != torch.int64 or shape[0] != count:
             raise InputError(
@@ -48,15 +70,27 @@ class Images:
         """Height in pixels."""
         return self.pixels.shape[2]
 
+    def on_host(self) -> "Images":
+        """The same with its pixels left on the host for good."""
+        return self if isinstance(self.pixels, Mapped) else replace(self, pixels=Mapped(self.pixels))
+
+    def take(self, index: Tensor | slice) -> Tensor:
+        """The pixels of some samples, where the labels are."""
+        return self.pixels[index].to(self.labels.device)
+
     def to(self, device: torch.device | str) -> "Images":
+        """The same on a device; pixels that were left on the host stay there."""
         coarse = None if self.coarse is None else self.coarse.to(device)
-        return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device), coarse=coarse)
+        pixels = self.pixels if isinstance(self.pixels, Mapped) else self.pixels.to(device)
+        return replace(self, pixels=pixels, labels=self.labels.to(device), coarse=coarse)
 
     def subset(self, index: Tensor) -> "Images":
         """The samples of `index`, in its order."""
         index = index.to(self.labels.device)
         coarse = None if self.coarse is None else self.coarse[index]
-        return replace(self, pixels=self.pixels[index], labels=self.labels[index], coarse=coarse)
+        found = self.pixels
+        pixels = Mapped(found.whole, found.rows[index.cpu()]) if isinstance(found, Mapped) else found[index]
+        return replace(self, pixels=pixels, labels=self.labels[index], coarse=coarse)
 
     def split(self, fraction: float = 0.05, seed: int = 0) -> tuple["Images", "Images"]:
         """(the rest, a stratified `fraction`): the same for the same seed on every machine."""

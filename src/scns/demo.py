@@ -86,7 +86,13 @@ def _write_pages(out: Path, images: Images, classes: NeighborTable, table: Neigh
         from_table("Instance-SCNS", "one of the 100 most similar images of other classes.", table, anchors, drawn),
     ]
     write_gallery(
-        out / "negatives.html", "Whom each sampler picks", images.pixels, images.labels, images.names, anchors, shown
+        out / "negatives.html",
+        "Whom each sampler picks",
+        images.take(slice(None)),
+        images.labels,
+        images.names,
+        anchors,
+        shown,
     )
     vectors = words.label_vectors(list(images.names))
     figure = plots.class_heatmap(

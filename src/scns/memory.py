@@ -8,8 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scns import draws
+from scns import draws, room
 from scns.errors import InputError
+
+_BLOCK = 1 << 22  # numbers drawn at a time: what surrounds them stays below 200 MB
+_QUEUE = 65_536  # features: the size of published queues
 
 
 class FeatureTable(nn.Module):
@@ -28,10 +31,23 @@ class FeatureTable(nn.Module):
             raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows} x {dim}.")
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
+        needed, free = self.bytes(rows, dim), room.free("cpu")
+        if needed > free:
+            raise InputError(
+                f"A feature table of {rows:,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are free; "
+                f"{_what_fits(rows, dim, free)}."
+            )
         self.momentum = momentum
-        start = 2 * draws.uniform(seed, draws.MEMORY, torch.arange(rows)[:, None], torch.arange(dim)) - 1
-        self.register_buffer("features", F.normalize(start, dim=1))  # [rows, dim]
+        self.register_buffer("features", torch.empty(rows, dim))
+        for some in torch.arange(rows).split(max(1, _BLOCK // dim)):
+            start = 2 * draws.uniform(seed, draws.MEMORY, some[:, None], torch.arange(dim)) - 1
+            self.features[some[0] : some[-1] + 1] = F.normalize(start, dim=1)
         self.register_buffer("filled", torch.zeros(rows, dtype=torch.bool))
+
+    @staticmethod
+    def bytes(rows: int, dim: int) -> int:
+        """What a table takes: float32 features, and a byte for whether a row is filled."""
+        return rows * (4 * dim + 1)
 
     @torch.no_grad()
     def update(self, rows: Tensor, z: Tensor, *, distinct: bool = False) -> None:
@@ -64,6 +80,29 @@ class FeatureTable(nn.Module):
         return (z @ table.T).gather(1, rows)
 
 
+def _what_fits(rows: int, dim: int, free: int) -> str:
+    """The options that take at most half of `free` bytes."""
+    narrow = (free // 2 // rows - 1) // 4
+    size = min(_QUEUE, free // 2 // FeatureQueue.bytes(1, dim))
+    fewer = f"dim={narrow:,} fits, or " if narrow >= 1 else ""
+    return f"{fewer}a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
+
+
+def check_room(module: nn.Module, device: torch.device | str) -> None:
+    """Raise where the memories of a module do not fit on the device that it is to be moved to, and name what does."""
+    device, free = torch.device(device), room.free(device)
+    if device.type == "cpu":
+        return  # they are there already
+    tables = [each for each in module.modules() if isinstance(each, FeatureTable)]
+    needed = sum(FeatureTable.bytes(*each.features.shape) for each in tables)
+    if needed > free:
+        rows, dim = tables[0].features.shape
+        raise InputError(
+            f"{len(tables)} feature tables of {rows:,} x {dim:,} take {room.shown(needed)}, but {device} has "
+            f"{room.shown(free)} free; {_what_fits(len(tables) * rows, dim, free)}."
+        )
+
+
 class FeatureQueue(nn.Module):
     """The last `size` features with their sample numbers and labels, oldest overwritten first."""
 
@@ -76,10 +115,21 @@ class FeatureQueue(nn.Module):
         super().__init__()
         if size < 1 or dim < 1:
             raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size} x {dim}.")
+        needed, free = self.bytes(size, dim), room.free("cpu")
+        if needed > free:
+            raise InputError(
+                f"A queue of {size:,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are free; "
+                f"size={free // 2 // self.bytes(1, dim):,} fits."
+            )
         self.register_buffer("features", torch.zeros(size, dim))
         self.register_buffer("ids", torch.full((size,), -1))
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("cursor", torch.zeros((), dtype=torch.int64))
+
+    @staticmethod
+    def bytes(size: int, dim: int) -> int:
+        """What a queue takes: float32 features with int64 ids and labels."""
+        return size * (4 * dim + 16)
 
     @torch.no_grad()
     def push(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:

@@ -13,6 +13,7 @@ _CHOICES = {
     "teacher_mode": ("live", "cached"),
     "precision": ("tf32", "fp32", "bf16"),
     "device": ("auto", "cpu", "cuda"),
+    "data_on": ("auto", "device", "host"),
     "compile": ("no", "network", "all"),
 }
 _LEAST = {
@@ -37,7 +38,13 @@ _EXPECTED = {
     tuple: "whole numbers, such as 100,150",
     dict: "a table of the method's arguments",
 }
-_FREE = ("device", "root", "checkpoint_every", "evaluate_every")  # may change from one start of a run to the next
+_FREE = (
+    "device",
+    "root",
+    "data_on",
+    "checkpoint_every",
+    "evaluate_every",
+)  # may change from one start of a run to the next
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class Recipe:
     # what is trained, on what
     data: str = "cifar10-mini"
     root: str = "data"  # the folder that holds the data set
+    data_on: str = "auto"  # where pixels lie: on the device where they fit, else on the host, sent batch by batch
     size: int = 0  # pixels, for data sets with a choice of size; 0: the data set's own
     student: str = "resnet8"
     weights: str = ""  # a file of weights that the student starts from; "": random ones

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scns import datasets, methods, models, words
+from scns import datasets, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, split
@@ -30,6 +30,7 @@ class Data:
     train: Images
     test: Images
     validation: Images | None
+    note: str = ""  # what a person should know of where it lies
 
 
 class Run:
@@ -46,7 +47,9 @@ class Run:
             self.started = models.start_from(network, recipe.weights) if fresh else "random"
             self.student = placed(network, self.device)
             torch.manual_seed(recipe.seed + 1_000_003)  # its own stream: students of one seed start alike
-            self.method = self._method().to(self.device)
+            built = self._method()
+            memory.check_room(built, self.device)
+            self.method = built.to(self.device)
         for module in (*self.student.modules(), *self.method.modules()):
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
                 module.num_batches_tracked = None  # a kernel a layer and step that counts what nobody reads
@@ -61,7 +64,9 @@ class Run:
             for name, images in (("test", data.test), ("validation", data.validation))
             if images is not None
         }
-        self.replays = {name: Replay(each, each.state, self.graph) for name, each in self.evaluations.items()}
+        self.replays = {
+            name: Replay(each, each.state, self.graph, before=each.supply) for name, each in self.evaluations.items()
+        }
         self.member = self._member()
 
     @property
@@ -246,6 +251,9 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
     train = datasets.load(recipe.data, recipe.root, "train", **options)
     test = datasets.load(recipe.data, recipe.root, "test", **options)
     seed = recipe.order_seed
+    host, note = _on_host(recipe, train, test, device)
+    if host:
+        train, test = train.on_host(), test.on_host()
     validation = None
     if recipe.validation:
         train, validation = train.split(recipe.validation, seed)
@@ -257,7 +265,18 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
         labels = torch.full_like(train.labels, -1)
         labels[kept] = train.labels[kept]
         train = replace(train, labels=labels)
-    return Data(train.to(device), test.to(device), None if validation is None else validation.to(device))
+    return Data(train.to(device), test.to(device), None if validation is None else validation.to(device), note)
+
+
+def _on_host(recipe: Recipe, train: Images, test: Images, device: torch.device) -> tuple[bool, str]:
+    """Whether pixels stay on the host, and a sentence where that was not asked for."""
+    if recipe.data_on != "auto" or device.type == "cpu":  # on the CPU they are where they are
+        return recipe.data_on == "host", ""
+    needed, free = sum(math.prod(images.pixels.shape) for images in (train, test)), room.free(device)
+    if needed <= free // 2:  # the other half is for networks, tables and activations
+        return False, ""
+    sizes = f"{room.shown(needed)} of pixels are more than half of the {room.shown(free)} that {device} has free"
+    return True, f"{sizes}: they stay on the host and are sent batch by batch (data_on=host)."
 
 
 def choose_device(recipe: Recipe) -> torch.device:

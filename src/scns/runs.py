@@ -116,7 +116,9 @@ def evaluate(
         raise InputError(f"The student knows {len(student.classes)} classes, but the images have {images.classes}.")
     evaluation = Evaluation(student.network, images, chunk=chunk_of(student.network, images), bf16=bf16)
     done = 0
+    evaluation.begin()
     for size in evaluation.sizes():
+        evaluation.supply()
         evaluation(size)
         done += size
         if progress is not None:
@@ -142,7 +144,7 @@ def embed(
     chunk = chunk_of(student.network, images)
     for start in range(wanted.start, wanted.stop, chunk):
         stop = min(start + chunk, wanted.stop)
-        pixels = augment.normalise(images.pixels[start:stop].to(device), student.mean, student.std)
+        pixels = augment.normalise(images.take(slice(start, stop)).to(device), student.mean, student.std)
         parts.append(student.network(pixels, features=True).embedding.cpu())
         if progress is not None:
             progress(stop - wanted.start, len(wanted))

@@ -5,7 +5,7 @@ the learning rates, the sums of losses. So a step can be captured and replayed, 
 epoch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from scns import augment
 from scns.data import Images, epoch_table, padding
 from scns.features import Batch, Features
+from scns.feed import feed
 from scns.methods import Method
 from scns.teacher import Teacher
 
@@ -91,6 +92,8 @@ class Step:
         self.view = quicker(augment.view, compiled)
         self.ahead_place = torch.zeros_like(self.place)
         self.told = self._tables()  # what a live teacher says of every image's view of this epoch
+        most = batch * (1 + max(member.method.companions for member in members))
+        self.fed = feed(images, max([most, *self.ahead_sizes()]))
         asked = teacher is not None and self.told is None
         self.beside = torch.cuda.Stream(device) if self.streams and asked else None  # the teacher's
 
@@ -118,6 +121,29 @@ class Step:
                 member.totals.zero_()
             if member.main:
                 member.method.begin_epoch(fresh=place == 0)
+        if self.fed is not None:
+            self.fed.begin(self._samples(epoch, place))
+
+    def supply(self) -> None:
+        """Bring the samples of the next look ahead or step to the device, where they are not there; before each."""
+        if self.fed is not None:
+            self.fed.supply()
+
+    @torch.no_grad()
+    def _samples(self, epoch: int, place: int) -> Iterator[Tensor]:
+        """The samples that every look ahead and every step from `place` on will ask for."""
+        first = 0
+        for size in self.ahead_sizes():
+            start = min(first, len(self.images) - size)
+            yield torch.arange(start, start + size, device=self.device)
+            first += size
+        first, method = 0, self.members[0].method  # a method with companions trains alone
+        for size in self.sizes(epoch):
+            if first >= place:
+                index = self.order[first : first + size]
+                others = [method.companion_index(index, self.epoch).flatten()] if method.companions else []
+                yield torch.cat([index, *others])
+            first += size
 
     def __call__(self, size: int) -> None:
         """Train every member on the next `size` samples."""
@@ -164,7 +190,7 @@ class Step:
         wanted = {need for member in self.members for need in member.method.needs}
         if teacher is None or teacher.logits is not None or wanted & {"maps", "preacts"}:
             return None
-        sample = teacher.see(augment.normalise(self.images.pixels[:1], self.images.mean, self.images.std))
+        sample = teacher.see(augment.normalise(self.images.take(slice(1)), self.images.mean, self.images.std))
         widths = (sample.logits.shape[1], sample.embedding.shape[1])
         if 4 * count * sum(widths) > _AHEAD_BYTES:
             return None
@@ -204,7 +230,7 @@ class Step:
 
     @torch.no_grad()
     def _batch(self, index: Tensor, anchors: int) -> Batch:
-        images, view = self.view(self.images, index, self.dy, self.dx, self.flip, self.pad)
+        images, view = self.view(self.images, index, self.dy, self.dx, self.flip, self.pad, self.fed)
         return Batch(images, self.images.labels[index], index, view, self.epoch, anchors)
 
     def _own_order(self, epoch: int) -> Tensor | None:
@@ -277,6 +303,7 @@ class Evaluation:
         self.place = torch.zeros((), dtype=torch.int64, device=device)
         self.right = torch.zeros((), device=device)
         self.rows = torch.arange(self.chunk, device=device)
+        self.fed = feed(images, self.chunk)
 
     def sizes(self) -> list[int]:
         rest = len(self.images) % self.chunk
@@ -285,11 +312,19 @@ class Evaluation:
     def begin(self) -> None:
         self.place.zero_()
         self.right.zero_()
+        if self.fed is not None:
+            self.fed.begin(torch.arange(len(self.images), device=self.place.device).split(self.chunk))
+
+    def supply(self) -> None:
+        """Bring the next chunk to the device, where it is not there; before each call."""
+        if self.fed is not None:
+            self.fed.supply()
 
     @torch.no_grad()
     def __call__(self, size: int) -> None:
         index = self.place + self.rows[:size]
-        pixels = augment.normalise(self.images.pixels[index], self.images.mean, self.images.std)
+        pixels, rows = augment.located(self.images, index, self.fed)
+        pixels = augment.normalise(pixels[rows], self.images.mean, self.images.std)
         with torch.autocast(pixels.device.type, torch.bfloat16) if self.bf16 else nullcontext():
             logits = self.student(pixels)
         self.right.add_((logits.argmax(1) == self.images.labels[index]).sum())

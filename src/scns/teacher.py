@@ -58,7 +58,7 @@ class Teacher:
         """(logits, embeddings) of every image, without augmentation."""
         parts = []
         for start in range(0, len(images), chunk):
-            pixels = augment.normalise(images.pixels[start : start + chunk], images.mean, images.std)
+            pixels = augment.normalise(images.take(slice(start, start + chunk)), images.mean, images.std)
             seen = self.see(pixels)
             parts.append((seen.logits, seen.embedding))
         return torch.cat([logits for logits, _ in parts]), torch.cat([embedding for _, embedding in parts])

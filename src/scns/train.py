@@ -35,6 +35,7 @@ class Stopped(Exception):
 class Watch:
     """What is told of a run while it trains; a display overrides what it shows."""
 
+    def note(self, sentence: str) -> None: ...
     def start(self, run: "Run", epochs: int, done: int) -> None: ...
     def step(self, run: "Run", epoch: int, done: int, total: int) -> None: ...
     def epoch(self, run: "Run", line: dict[str, Any]) -> None: ...
@@ -67,8 +68,9 @@ class Pack:
             compiled=recipe.compile == "all",
         )
         graph = self.runs[0].graph
-        self.replay = Replay(self.step, self.step.state, graph)
-        self.look_ahead = Replay(self.step.look_ahead, lambda: [self.step.ahead_place], graph)
+        supply = self.step.supply
+        self.replay = Replay(self.step, self.step.state, graph, before=supply)
+        self.look_ahead = Replay(self.step.look_ahead, lambda: [self.step.ahead_place], graph, before=supply)
 
     def launch(self, watch: Watch) -> Iterator[None]:
         """One epoch, a step at a time."""
@@ -106,6 +108,8 @@ def fit_packed(jobs: list[tuple[Recipe, str | Path]], *, watch: Watch | None = N
         runs = prepare(jobs)
         waiting = [run for run in runs if not run.result]
         packs = [Pack(group) for group in _groups(waiting)]
+        for note in dict.fromkeys(run.data.note for run in waiting if run.data.note):
+            watch.note(note)
         for run in waiting:
             watch.start(run, run.recipe.epochs, run.epoch)
         with polite_stop() as stopping:
@@ -130,6 +134,7 @@ def prepare(jobs: list[tuple[Recipe, str | Path]]) -> list[Run]:
         key = (
             recipe.data,
             recipe.root,
+            recipe.data_on,
             recipe.size,
             recipe.validation,
             recipe.subset,
@@ -227,7 +232,7 @@ def _fill(run: Run) -> None:
     images = run.data.train
     run.student.eval()
     for index in torch.arange(len(images), device=run.device).split(500):
-        pixels = augment.normalise(images.pixels[index], images.mean, images.std)
+        pixels = augment.normalise(images.take(index), images.mean, images.std)
         told = run.teacher.see(pixels) if run.teacher is not None and run.recipe.distil else None
         run.method.fill(index, run.student(pixels, features=True), told)  # type: ignore[operator]
     run.student.train()

@@ -24,6 +24,10 @@ class Several(Watch):
     def __init__(self, watches: Iterable[Watch]) -> None:
         self.watches = list(watches)
 
+    def note(self, sentence: str) -> None:
+        for watch in self.watches:
+            watch.note(sentence)
+
     def start(self, run: Run, epochs: int, done: int) -> None:
         for watch in self.watches:
             watch.start(run, epochs, done)
@@ -47,6 +51,9 @@ class Lines(Watch):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.began: dict[int, tuple[float, int]] = {}  # of a run: when, and after how many epochs
+
+    def note(self, sentence: str) -> None:
+        self._say(sentence)
 
     def start(self, run: Run, epochs: int, done: int) -> None:
         self.began[id(run)] = time.perf_counter(), len(run.history)
@@ -77,6 +84,9 @@ class Display(Watch):
         self.bars = _Bars(console)
         self.tasks: dict[int, TaskID] = {}
         self.drawn = 0.0
+
+    def note(self, sentence: str) -> None:
+        self.bars.console.print(sentence, markup=False, soft_wrap=True)
 
     def start(self, run: Run, epochs: int, done: int) -> None:
         task = self.bars.add_task(self._title(run), total=all_epochs(run), completed=len(run.history))

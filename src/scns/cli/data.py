@@ -116,7 +116,7 @@ def _print(name: str, splits: dict[str, "Images"]) -> None:
     for split, images in splits.items():
         counts = images.labels.bincount(minlength=images.classes)
         low, high = int(counts.min()), int(counts.max())
-        found = moments(images.pixels)
+        found = moments(images.take(slice(None)))
         rows.append(
             [
                 split,

@@ -259,7 +259,11 @@ def _pictures(
     words = names.read_text(encoding="utf-8").split("\n") if names is not None else []
     if images in datasets.names():
         data = datasets.load(images, root)
-        pixels, labels, words = data.pixels, data.labels if labels is None else labels, words or list(data.names)
+        pixels, labels, words = (
+            data.take(slice(None)),
+            data.labels if labels is None else labels,
+            words or list(data.names),
+        )
     else:
         pixels = load_array(images)
         if pixels.dim() == 4 and pixels.shape[1] != 3 and pixels.shape[3] == 3:
