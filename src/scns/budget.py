@@ -27,7 +27,7 @@ def plan(
     rows = count if rows is None else rows
     given = int(room.free(device) * _SHARE) if memory is None else room.parse(memory)
     if torch.device(device).type != "cpu":
-        return stream.plan(count, dim, k, given - 8 * count, device, groups)  # 8: the caller's row of every place
+        return stream.plan(count, dim, k, given, 8 * count, device, groups)  # 8: the caller's row of every place
     table, left = table_bytes(rows, k), given - _ROW * count
     if table >= left:
         shards = -(-2 * table // left) if left > 0 else rows + 1  # half for the table, half for the search
@@ -37,7 +37,7 @@ def plan(
             f"memory={room.shown(given)} is too small for a table of {rows:,} x {k:,} neighbours, which takes "
             f"{room.shown(table + _ROW * count)} with its row numbers; {remedy}."
         )
-    return stream.plan(count, dim, k, left - table, device, groups)
+    return stream.plan(count, dim, k, given, table + _ROW * count, device, groups)
 
 
 def check_room(count: int, dim: int, k: int, rows: int, device: torch.device) -> str:
@@ -51,6 +51,6 @@ def check_room(count: int, dim: int, k: int, rows: int, device: torch.device) ->
     what += f"but {device} has {room.shown(free)} free; "
     host = room.free("cpu") if device.type == "cuda" else free
     if table <= host // 2:
-        raise InputError(f"{what}memory='{free // 2 // 10**6}M' (--memory) searches it in blocks that fit.")
+        raise InputError(f"{what}memory='{room.brief(free // 2)}' (--memory) searches it in blocks that fit.")
     fits, shards = max(1, k * (host // 2) // table), -(-table // max(1, host // 4))
     raise InputError(f"{what}k={fits:,} fits, or {shards} shards with memory= (--shards {shards} --memory ...).")

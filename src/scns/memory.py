@@ -98,7 +98,7 @@ def check_room(module: nn.Module, device: torch.device | str) -> None:
     if needed > free:
         rows, dim = tables[0].features.shape
         raise InputError(
-            f"{len(tables)} feature tables of {rows:,} x {dim:,} take {room.shown(needed)}, but {device} has "
+            f"Feature tables ({len(tables)} of {rows:,} x {dim:,}) take {room.shown(needed)}, but {device} has "
             f"{room.shown(free)} free; {_what_fits(len(tables) * rows, dim, free)}."
         )
 

@@ -28,6 +28,12 @@ def shown(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def brief(count: int) -> str:
+    """About so many bytes, as `parse` reads them: 25M."""
+    unit = next((unit for unit in "TGMK" if count >= 10 * _UNITS[unit]), "")
+    return f"{count // _UNITS[unit]}{unit}"
+
+
 def free(device: torch.device | str) -> int:
     """Bytes that can still be allocated on a device; on the host also within the limit of its control group."""
     device = torch.device(device)

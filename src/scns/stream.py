@@ -49,8 +49,10 @@ class Plan:
         return f"{blocks:,} x {parts:,} blocks of {min(self.rows, rows):,} rows x {self.columns:,} columns"
 
 
-def plan(count: int, dim: int, k: int, memory: int, device: torch.device | str, groups: bool = False) -> Plan:
-    """The largest blocks that `memory` bytes hold: a quarter each for rows and columns, the rest for their scores.
+def plan(
+    count: int, dim: int, k: int, memory: int, fixed: int, device: torch.device | str, groups: bool = False
+) -> Plan:
+    """The largest blocks that `memory` bytes hold beside `fixed` ones: a quarter for rows, one for columns, and scores.
 
     A row block holds its vectors twice while it is read, and 12 bytes for each of its best; a column is there as read,
     as the next block, as a unit vector, and on a GPU in half precision. Scores are float32 with masks beside them.
@@ -62,10 +64,11 @@ def plan(count: int, dim: int, k: int, memory: int, device: torch.device | str, 
     a_score, beside = 8 if groups else 6, 40 * (best + fetched) + (64 * 12 * fetched if cuda else 0)
     least = min(count, max(_LEAST_COLUMNS, fetched))
     need = max(4 * _LEAST_ROWS * a_row, 4 * least * a_column, 4 * _LEAST_ROWS * (a_score * least + beside))
+    given, memory = memory, memory - fixed
     if memory < need:
         raise InputError(
-            f"memory={room.shown(memory)} is too small for one block of {_LEAST_ROWS} rows and {least:,} columns of "
-            f"{dim} numbers with k={k}; give at least {room.shown(need * 1.05)}."
+            f"memory={room.shown(given)} is too small for one block of {_LEAST_ROWS} rows and {least:,} columns of "
+            f"{dim} numbers with k={k}; give at least {room.shown((fixed + need) * 1.05)}."
         )
     most = min(count, _MOST_COLUMNS["cuda" if cuda else "cpu"])
     columns = min(most, max(least, memory // 4 // a_column // 64 * 64))  # whole groups of 64
