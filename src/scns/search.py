@@ -110,7 +110,7 @@ def _rank(data: Corpus, search: "Direct | Approximate", block: Tensor, k: int) -
         return ranked(scores, k, rows, data.unit, data.order)
     values, chosen, limit = search.best(scores, rows)
     unproven = ((values[:, k - 1] <= limit) & (limit > -torch.inf)).nonzero()[:, 0]
-    values, indices = in_exact_order(values, chosen, data.order[chosen], rows, data.unit)
+    values, indices = in_exact_order(values, chosen, data.order[chosen], rows, data.unit, _GATHER // 4)
     values, indices = values[:, :k], indices[:, :k]
     if len(unproven):
         again = _rank(data, Direct(data.unit, k), block[unproven], k)

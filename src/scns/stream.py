@@ -135,11 +135,11 @@ def _search_block(
         if isinstance(search, Direct):
             space = search.space  # one piece of memory serves all blocks
     del columns, search, space
-    found = [
-        _settled(source, order, rows, best, some, k, cut)
-        for some in torch.arange(len(block)).split(max(1, cut.spare // (100 * best.values.shape[1])))
-    ]
-    values, indices = (torch.cat(parts) for parts in zip(*found, strict=True))
+    values, indices = torch.empty(len(block), k), torch.empty(len(block), k, dtype=torch.int64)
+    step = max(1, cut.spare // (100 * best.values.shape[1]))
+    for top in range(0, len(block), step):
+        some = slice(top, top + step)
+        values[some], indices[some] = _settled(source, order, rows, best, some, k, cut)
     unsure = best.unsure(k)
     if len(unsure):
         if sure or source.device.type == "cpu":
@@ -174,13 +174,12 @@ class _Best:
 
 
 def _settled(
-    source: Source, order: Tensor, rows: Tensor, best: _Best, some: Tensor, k: int, cut: Plan
+    source: Source, order: Tensor, rows: Tensor, best: _Best, some: slice, k: int, cut: Plan
 ) -> tuple[Tensor, Tensor]:
     """(values, the caller's row numbers) of the k best of some rows, in exact order, on the host."""
-    here = some.to(source.device)
-    chosen = best.places[here]
+    chosen = best.places[some]
     pairs = cut.spare // 40  # a float of a pair is there as float32 and float64, of the row and of the column
-    values, indices = in_exact_order(best.values[here], chosen, order[chosen], rows[here], source, pairs)
+    values, indices = in_exact_order(best.values[some].clone(), chosen, order[chosen], rows[some], source, pairs)
     return values[:, :k].cpu(), indices[:, :k].cpu()
 
 
