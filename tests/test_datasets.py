@@ -299,7 +299,7 @@ def test_unknown_names_get_the_nearest_ones(tmp_path: Path) -> None:
 
 
 def test_every_data_set_has_a_line_about_it() -> None:
-    assert datasets.names() == ["cifar10", "cifar10-mini", "cifar100", "folder", "tiny-imagenet-200"]
+    assert datasets.names() == ["cifar10", "cifar10-mini", "cifar100", "folder", "shards", "tiny-imagenet-200"]
     assert all(datasets.describe(name) for name in datasets.names())
 
 

@@ -31,6 +31,8 @@ LAYERS = [
         "source",
         "stream",
         "budget",
+        "tableinfo",
+        "tableshards",
         "functional",
         "mixup",
         "theory",

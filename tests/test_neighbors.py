@@ -12,7 +12,8 @@ from torch import Tensor
 
 from scns import checks
 from scns.errors import InputError
-from scns.neighbors import NeighborTable, merge, shard_rows
+from scns.neighbors import NeighborTable, merge
+from scns.tableshards import shard_rows
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "paper.json").read_text())
 

@@ -92,6 +92,8 @@ def test_shards_of_another_table_are_refused(scns: Run, folder: Path) -> None:
     code, _, err = scns("neighbors", "merge", *folder.glob("t-0*"), "--out", "u.index.json")
     assert code == 2 and "they are shards of different tables; leave one out or build it again" in err
     assert not (folder / "u.index.json").exists()
+    code, _, err = scns("neighbors", "info", "t.index.json")  # one was replaced after the merge
+    assert code == 2 and "shards of different tables" in err
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None) 
 
 
 def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray]) -> list[Tensor]:
-    """Checked row shards [rows, dim] of any floating type on the host, left where they are; looked at block by block."""
+    """Checked row shards [rows, dim] of any floating type, left where they are on the host; read block by block."""
     given = embeddings if isinstance(embeddings, Sequence) else [embeddings]
     found = [torch.as_tensor(each).detach().cpu() for each in given]
     for each in found:

@@ -5,11 +5,9 @@ file with its provenance, and memory-mapped again. One type serves both levels: 
 class is excluded) and classes (rows are classes, only the row itself is excluded).
 """
 
-import json
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,35 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from scns import __version__, budget, checks, lists, room, search, stream
+from scns import budget, checks, lists, room, search, stream, tableshards
 from scns.errors import InputError, unknown
 from scns.files import atomic
 from scns.source import Source
+from scns.tableinfo import FORMAT, TableInfo, read_info
 
-FORMAT = "scns-neighbor-table"
 BACKENDS = ("exact", "classes", "faiss")
-
-
-@dataclass(frozen=True)
-class TableInfo:
-    """Where a table comes from."""
-
-    rows: int
-    k: int
-    dim: int
-    first_row: int = 0  # of a shard; the corpus has `corpus_rows`
-    corpus_rows: int = 0
-    exclude: str | None = "label"
-    backend: str = "exact"
-    recall: float = 1.0  # against the exact table, on a sample of rows
-    short_rows: int = 0  # rows with fewer than k neighbours
-    positive: str = ""  # what `positive` holds: "max", "mean" or a quantile
-    filters: str = ""
-    generation: int = 0  # how often it was refreshed
-    embeddings_sha256: str = ""
-    labels_sha256: str = ""
-    source: str = ""  # free text: which network, which layer
-    library: str = f"scns {__version__}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +286,7 @@ class NeighborTable:
         """A saved table, memory-mapped in milliseconds; or the table of a shard index written by `merge`."""
         path = Path(path)
         if path.name.endswith(".index.json"):
-            return _load_shards(path)
+            return _joined([cls.load(shard) for shard in tableshards.read_index(path)])
         if not path.exists():
             raise InputError(f"'{path}' does not exist; build a table with: scns neighbors build.")
         try:
@@ -332,7 +308,7 @@ class NeighborTable:
         if not mmap:
             tensors = {name: x.clone() for name, x in tensors.items()}
         optional = {name: tensors.get(name) for name in ("positive", "labels", "groups")}
-        return cls(tensors["indices"], tensors["scores"], _read_info(told), **optional)
+        return cls(tensors["indices"], tensors["scores"], read_info(told), **optional)
 
 
 def fingerprints(
@@ -353,68 +329,18 @@ def merge(shards: Sequence[str | Path], out: str | Path) -> int:
     """
     if not str(out).endswith((".index.json", ".safetensors")):
         raise InputError(f"The merged table must be named *.index.json or *.safetensors, but it is '{out}'.")
-    ordered = _in_order({str(Path(path)): NeighborTable.load(path).info for path in shards})
+    ordered = tableshards.in_order({str(Path(path)): NeighborTable.load(path).info for path in shards})
     count = ordered[0][1].corpus_rows
     if str(out).endswith(".safetensors"):
         _joined([NeighborTable.load(path) for path, _ in ordered]).save(out)
         return count
-    folder = Path(out).resolve().parent
-    listed = [
-        {"file": _relative(Path(path), folder), "first_row": info.first_row, "rows": info.rows}
-        for path, info in ordered
-    ]
-    content: dict[str, object] = {"format": FORMAT, "version": "1", "rows": count, "shards": listed}
-    with atomic(out) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
+    tableshards.write_index(out, ordered)
     return count
 
 
-def _in_order(tables: dict[str, TableInfo]) -> list[tuple[str, TableInfo]]:
-    """The shards by their rows; raises where they are not exactly one table."""
-    if not tables:
-        raise InputError("There are no shards to merge.")
-    ordered = sorted(tables.items(), key=lambda item: item[1].first_row)
-    first, expected = ordered[0][1], 0
-    for path, info in ordered:
-        for name in ("k", "corpus_rows", "exclude", "backend", "positive", "embeddings_sha256", "labels_sha256"):
-            if getattr(info, name) != getattr(first, name):
-                raise InputError(
-                    f"'{path}' has {name} = {getattr(info, name)}, but '{ordered[0][0]}' has {getattr(first, name)}: "
-                    "they are shards of different tables; leave one out or build it again."
-                )
-        if info.first_row > expected:
-            raise InputError(f"Rows {expected} to {info.first_row - 1} are in no shard; build the missing one.")
-        if info.first_row < expected:
-            raise InputError(f"'{path}' starts at row {info.first_row}, which another shard holds already.")
-        expected += info.rows
-    if expected != first.corpus_rows:
-        raise InputError(f"Rows {expected} to {first.corpus_rows - 1} are in no shard; build the missing one.")
-    return ordered
-
-
-def shard_rows(count: int, shard: int, shards: int) -> range:
-    """The rows of shard `shard` (from 1) of `shards`."""
-    if not 1 <= shard <= shards:
-        raise InputError(f"Shard {shard}/{shards} does not exist: shards count from 1 to {shards}.")
-    return range(count * (shard - 1) // shards, count * shard // shards)
-
-
-def _load_shards(path: Path) -> NeighborTable:
-    try:
-        content = json.loads(path.read_text())
-        listed = content["shards"] if content.get("format") == FORMAT else None
-    except (ValueError, KeyError, AttributeError):
-        listed = None
-    if not listed:
-        raise InputError(f"'{path}' is not a shard index; write one with: scns neighbors merge.")
-    for entry in listed:
-        if not (path.parent / entry["file"]).exists():
-            raise InputError(f"'{path}' names the shard '{entry['file']}', which is missing; build it again.")
-    tables = [NeighborTable.load(path.parent / entry["file"]) for entry in listed]
-    return _joined(tables)
-
-
 def _joined(tables: list[NeighborTable]) -> NeighborTable:
+    """One table in memory of shards that follow each other."""
+    tableshards.in_order({f"shard {number}": table.info for number, table in enumerate(tables, 1)})
     first = tables[0]
     own = [table.positive for table in tables if table.positive is not None]
     info = replace(
@@ -524,21 +450,3 @@ def _same(what: str, table: str, given: str) -> None:
             f"The table belongs to other {what}: it was built from {table[:12] or 'none'}, these are {given[:12]}; "
             "build it again."
         )
-
-
-def _read_info(told: dict[str, str]) -> TableInfo:
-    values: dict[str, object] = {}
-    for field in fields(TableInfo):
-        text = told.get(field.name, "")
-        if field.type in (int, "int"):
-            values[field.name] = int(text or 0)
-        elif field.type in (float, "float"):
-            values[field.name] = float(text or math.nan)
-        else:
-            values[field.name] = (text or None) if field.name == "exclude" else text
-    return TableInfo(**values)  # type: ignore[arg-type]
-
-
-def _relative(path: Path, folder: Path) -> str:
-    path = path.resolve()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

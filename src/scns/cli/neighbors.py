@@ -106,7 +106,7 @@ def _build_parts(
 ) -> None:
     """Build the shards `mine` of `parts`, apart from those that are finished already."""
     from scns.files import shard_path
-    from scns.neighbors import shard_rows
+    from scns.tableshards import shard_rows
 
     count = sum(map(len, x)) if isinstance(x, list) else len(x)
     if parts > count:
