@@ -252,6 +252,36 @@ def test_bytes_in_words() -> None:
     assert 0 < room.free("cpu") < 1 << 62
 
 
+class Rounded(search.Approximate):
+    """The search of a GPU with its products on the CPU: of numbers that were rounded to bfloat16."""
+
+    def __init__(self, columns: Tensor, k: int, space: Tensor | None = None) -> None:
+        super().__init__(columns, k)
+        self.space = columns.new_empty(0)
+
+    def score(self, rows: Tensor) -> Tensor:
+        scores = rows.bfloat16().float() @ self.half.float().T
+        scores[:, len(self.columns) :] = -torch.inf
+        return scores
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.003])
+def test_half_precision_finds_the_same(
+    data: tuple[Tensor, ...], spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where rows lie so close together that half precision settles none of them."""
+    rows = 2500 if spread == 1 else 600
+    x, labels = (data[0] * spread + (1 - spread) * data[0][:1])[:rows], data[1][:rows]
+    whole = NeighborTable.build(x, labels, k=30, positive=None)
+    corpus = search.corpus(x, labels, "label", None)
+    some = torch.arange(100, 180)
+    values, indices = search._rank(corpus, Rounded(corpus.unit, 30), some, 30)  # type: ignore[arg-type]
+    here = corpus.order[some]
+    assert torch.equal(indices.int(), whole.indices[here]) and torch.equal(values.half(), whole.scores[here])
+    monkeypatch.setattr("scns.stream.Direct", Rounded)
+    assert same(whole, NeighborTable.build(x, labels, k=30, positive=None, memory="2M"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("memory", ["40M", "2G"])
 def test_streamed_is_in_memory_on_a_gpu(memory: str) -> None:
