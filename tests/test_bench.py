@@ -82,7 +82,7 @@ def test_large_tables_streamed_and_in_memory(tmp_path: Path) -> None:
     (streamed,) = lines(bench("large.py", "stream", *small, "--memory", "10M"))
     (whole,) = lines(bench("large.py", "memory", *small))
     for told in (streamed, whole):
-        assert told["seconds"] > 0 and abs(told["share"] - told["floor_s"] / told["seconds"]) < 0.5  # type: ignore[operator]
+        assert told["seconds"] > 0 and 0 <= told["share"] < 1  # type: ignore[operator]
         assert told["worst_score_error"] < 5e-4 and told["table_bytes"] == 64 * 5 * 6  # type: ignore[operator]
     assert streamed["within_memory"] and streamed["embedding_bytes"] == 64 * 16 * 4
     assert (tmp_path / "scns-large-64x16.npy").stat().st_size == 128 + 64 * 16 * 4
