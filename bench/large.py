@@ -135,7 +135,8 @@ def main() -> None:
     print(json.dumps({
         "case": given.how, "rows": rows, "asked": asked, "dim": dim, "k": given.k, "device": given.device,
         "memory": options.get("memory"), "seconds": round(seconds, 3), "cpu_s": round(cpu, 3),
-        "floor_s": round(least, 3), "share": round(least / (seconds if given.device == "cuda" else cpu), 4), "embedding_bytes": x.nbytes,
+        "floor_s": round(least, 3), "share": round(least / (seconds if given.device == "cuda" else cpu), 4),
+        "embedding_bytes": x.nbytes,
         "table_bytes": NeighborTable.bytes(asked, given.k, positive=False), "peak_mb": round(peak / 1e6, 1),
         "within_memory": peak <= room.parse(given.memory) if streams else None,
         "worst_score_error": worst_error(table, x, labels, given.device), "told": told,
