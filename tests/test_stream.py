@@ -196,7 +196,7 @@ def test_bytes_are_told_before_they_are_allocated(data: tuple[Tensor, ...], monk
     told: list[str] = []
     NeighborTable.build(x, labels, k=30, tell=told.append)
     NeighborTable.build(x, labels, k=30, memory="3M", tell=told.append)
-    assert told[0] == "2,500 x 30 neighbours: 455.0 kB, searched in memory (67.3 MB, cpu)"
+    assert told[0] == "2,500 x 30 neighbours: 455.0 kB, searched in memory (67.5 MB, cpu)"
     assert told[1].startswith("2,500 x 30 neighbours: 455.0 kB, searched in 4 x ") and told[1].endswith("columns (cpu)")
 
     def no_table(*given: object, **more: object) -> None:
@@ -205,7 +205,7 @@ def test_bytes_are_told_before_they_are_allocated(data: tuple[Tensor, ...], monk
     monkeypatch.setattr(search, "exact", no_table)
     monkeypatch.setattr(search, "corpus", no_table)
     for free, message in [
-        (10**6, r"takes 455\.0 kB and its search 67\.3 MB, but cpu has 1\.0 MB free; memory='500K'"),
+        (10**6, r"takes 455\.0 kB and its search 67\.5 MB, but cpu has 1\.0 MB free; memory='500K'"),
         (50 * 10**6, r"but cpu has 50\.0 MB free; memory='25M' \(--memory\) searches it in blocks that fit"),
         (5 * 10**5, r"k=16 fits, or 4 shards with memory= \(--shards 4"),
     ]:

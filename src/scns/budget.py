@@ -6,6 +6,7 @@ from scns import room, search, stream
 from scns.errors import InputError
 
 _SHARE = 0.8  # of the free memory that a search without a given `memory` takes: others live there too
+_COPIES = {"cpu": 8, "cuda": 12}  # bytes a number while rows are sorted and scaled: sorted, unit; on a GPU as given too
 _ROW = 72  # bytes a row on the host beside the table: its place, slice and labels (int64), and sorting them
 
 
@@ -43,7 +44,8 @@ def plan(
 def check_room(count: int, dim: int, k: int, rows: int, device: torch.device) -> str:
     """What a table and its search in memory take, in words; raises where they do not fit, and names what does."""
     table = table_bytes(rows, k)
-    working = count * dim * 4 * (2 if device.type == "cuda" else 1) + 4 * search.CPU_SCORES
+    copies = _COPIES["cuda" if device.type == "cuda" else "cpu"]
+    working = count * dim * copies + 4 * search.CPU_SCORES
     free = room.free(device)
     if table + working <= free:
         return f"{rows:,} x {k:,} neighbours: {room.shown(table)}, searched in memory ({room.shown(working)}, {device})"
