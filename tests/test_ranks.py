@@ -128,7 +128,7 @@ def test_ranks_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_embedding_shards_are_the_whole(scns: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(runs.CHUNK, "cpu", 25)
+    monkeypatch.setattr(runs, "chunk_of", lambda *given: 25)
     run = ("embed", teacher(), "--device", "cpu")
     assert scns(*run, "--out", "x.npy", "--labels", "y.npy")[0] == 0
     for rank in (1, 0):
@@ -152,7 +152,7 @@ def test_embedding_shards_are_the_whole(scns: Run, tmp_path: Path, monkeypatch: 
 
 def test_bad_embedding_shards(scns: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(runs.CHUNK, "cpu", 50)
+    monkeypatch.setattr(runs, "chunk_of", lambda *given: 50)
     run = ("embed", teacher(), "--device", "cpu")
     assert scns(*run, "--out", "x.safetensors", "--shards", 2)[0] == 0
     for words, message in [

@@ -157,7 +157,7 @@ def embed(
     rank, world = ranks.of_torchrun()
     parts = world if shards is None and world > 1 else shards or 0
     _check_names(out, labels, parts, world)
-    recipe, where, student = _student(run, device)
+    recipe, _, student = _student(run, device)
     images = runs.load_images(recipe, data, root, split)
     if labels is not None and rank == 0:
         _write(labels, images.labels)
