@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -23,11 +24,18 @@ _OF_THE_STUDENT = (
     "weights=",
 )  # settings that a teacher's own training does not take
 
-# Measured on one H200 with `bench/epoch.py`: resnet20, 50,000 images of 32 px, seconds an epoch.
-_SECONDS = {64: 1.56, 128: 1.03}  # cross-entropy, by batch
-_LIVE = 3.03 - 1.70  # what a live resnet110 as teacher adds to a cached one
-_CONTRAST = 2.09 - 1.70  # what InfoNCE or CRD adds to distilled logits
-_PACKED = 0.99 / 1.56  # of the time, for each of 8 at once
+
+class _Measured(NamedTuple):
+    """Of one H200 with `bench/epoch.py`: resnet20, 50,000 images of 32 px, seconds an epoch."""
+
+    seconds: dict[int, float]  # cross-entropy, by batch
+    live: float  # what a live resnet110 as teacher adds to a cached one
+    contrast: float  # what InfoNCE or CRD adds to distilled logits
+    packed: float  # of the time, for each of 8 at once
+
+
+_TF32 = _Measured({64: 1.56, 128: 1.03}, 2.41 - 1.70, 2.09 - 1.70, 0.99 / 1.56)
+_COMPILED = _Measured({64: 0.98, 128: 0.65}, 1.35 - 1.00, 1.14 - 1.00, 0.37 / 0.98)  # and bf16
 _TRAINING = {"cifar10": (50_000, 32), "cifar100": (50_000, 32), "tiny-imagenet-200": (100_000, 64)}  # images, px
 _TRAINING["cifar10-mini"] = (2_500, 32)
 
@@ -177,6 +185,7 @@ def hours(jobs: Sequence[Job], pack: int = 1, done: Collection[Path] = ()) -> fl
     """
     recipes = {job.out: job.recipe for job in jobs}
     waiting = [job for job in jobs if job.out not in done]
+    company = (min(pack, len(waiting), 8) - 1) / 7 if waiting else 0.0  # measured at 8, a line in between
     total = 0.0
     for job in waiting:
         if job.recipe.data not in _TRAINING:
@@ -184,20 +193,25 @@ def hours(jobs: Sequence[Job], pack: int = 1, done: Collection[Path] = ()) -> fl
         taught = next((recipes[path] for path in job.after if path in recipes), None)
         teacher = job.recipe.teacher_network or (taught.student if taught else "")
         pixels = job.recipe.teacher_size or (taught.input_size if taught else 0)
-        total += _epoch_seconds(job.recipe, teacher, pixels) * job.recipe.epochs
-    saved = (1 - _PACKED) * (min(pack, len(waiting), 8) - 1) / 7 if waiting else 0.0  # measured at 8, a line in between
-    return total * (1 - saved) / 3600
+        saved = (1 - _speed(job.recipe).packed) * company
+        total += _epoch_seconds(job.recipe, teacher, pixels) * job.recipe.epochs * (1 - saved)
+    return total / 3600
+
+
+def _speed(recipe: Recipe) -> _Measured:
+    return _COMPILED if recipe.precision == "bf16" and recipe.compile != "no" else _TF32
 
 
 def _epoch_seconds(recipe: Recipe, teacher: str, teacher_pixels: int) -> float:
     images, pixels = _TRAINING[recipe.data]
     seen = recipe.input_size or pixels
-    student = _SECONDS[128 if recipe.batch >= 128 else 64] * _flops(recipe.student, seen) / _flops("resnet20", 32)
+    speed = _speed(recipe)
+    student = speed.seconds[128 if recipe.batch >= 128 else 64] * _flops(recipe.student, seen) / _flops("resnet20", 32)
     seconds = student * _forwards(recipe)
     if recipe.teacher and recipe.distil and recipe.teacher_mode == "live" and teacher:
-        seconds += _LIVE * _flops(teacher, teacher_pixels or pixels) / _flops("resnet110", 32)
+        seconds += speed.live * _flops(teacher, teacher_pixels or pixels) / _flops("resnet110", 32)
     if recipe.method in ("infonce", "crd", "crd-lm"):
-        seconds += _CONTRAST
+        seconds += speed.contrast
     return seconds * min(images, recipe.subset or images) / 50_000
 
 
