@@ -38,6 +38,7 @@ LAYERS = [
         "theory",
         "words",
         "memory",
+        "scores",
     },
     {"neighbors", "sampling", "soft", "batches", "gallery"},
     {"datasets", "models", "methods"},

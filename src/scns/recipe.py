@@ -64,7 +64,7 @@ class Recipe:
     arguments: dict[str, Any] = field(default_factory=dict)  # of the method
     words: str = "glove"  # word vectors of the label names, for class-level negatives
     # the teacher
-    teacher: str = ""  # a run folder, or a weights file together with teacher_network
+    teacher: str = ""  # a run folder, a weights file together with teacher_network, or bundled:wrn-16-2-cifar10
     teacher_network: str = ""
     teacher_mode: str = "live"  # "cached": one forward a sample, without augmentation
     teacher_size: int = 0  # input pixels of the teacher; 0: the student's

@@ -20,6 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_DEMO = {"negatives": 256, "ce": 0.1, "kld": 0.9}  # ce and kld as in demo-answers
 
 def cifar10(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
     """CIFAR-10 as in the paper: lr 0.01, batch 128, 200 epochs, decay after 100 and 150.
@@ -128,6 +129,49 @@ def mini_instance() -> Recipe:
     Expected accuracy: 49.00 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 1 to 2 minutes.
     """
     return _mini("infonce", distil=False, arguments={"sampler": "instance", "k": 100, "negatives": 256})
+
+
+def _demo(method: str, **changes: object) -> Recipe:
+    """A student that has 25 labels a class and the bundled teacher's word on every image."""
+    base = Recipe(
+        data="cifar10-mini",
+        student="resnet8",
+        method=method,
+        labelled=25,
+        teacher="bundled:wrn-16-2-cifar10",
+        teacher_mode="cached",
+        epochs=15,
+        batch=64,
+        lr=0.05,
+        schedule="cosine",
+        evaluate_every=5,  # a look at the test images costs a fifth of an epoch
+    )
+    return _changed(base, changes)
+
+
+def demo_labels() -> Recipe:
+    """Of `scns demo`: resnet8 on 250 labelled images, no teacher."""
+    return _demo("ce", labelled=0, subset=250, teacher="", teacher_mode="live", epochs=80, evaluate_every=20)
+
+
+def demo_answers() -> Recipe:
+    """Of `scns demo`: the same 250 labels, and the bundled teacher's logits of all 2,500 images."""
+    return _demo("kld")
+
+
+def demo_uniform() -> Recipe:
+    """Of `scns demo`: labels, logits and InfoNCE against the teacher's embeddings, with uniform negatives."""
+    return _demo("infonce", arguments={"sampler": "uniform", **_DEMO})
+
+
+def demo_class() -> Recipe:
+    """Of `scns demo`: labels, logits and InfoNCE, with negatives of the 2 classes whose names are most alike."""
+    return _demo("infonce", arguments={"sampler": "class", "k": 2, **_DEMO})
+
+
+def demo_instance() -> Recipe:
+    """Of `scns demo`: labels, logits and InfoNCE, with negatives among the 100 images most similar to the teacher."""
+    return _demo("infonce", arguments={"sampler": "instance", "k": 100, **_DEMO})
 
 
 def names() -> dict[str, str]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,19 +90,28 @@ class Run:
             student = Shapes.of(self.student(sample, features=True))
             teacher = None if self.teacher is None else Shapes.of(self.teacher.see(sample))
         names, source, images, frozen = self.data.train.names, self.recipe.words, self.data.train, self.teacher
+        needs = methods.module(self.recipe.method).Objective.needs
+        wants_maps = "maps" in needs or "preacts" in needs  # refused, whoever filled the cache
+        if frozen is not None and self.recipe.teacher_mode == "cached" and (frozen.logits is None or wants_maps):
+            frozen.cache(images, needs)
+
+        @cache
+        def seen() -> tuple[Tensor, Tensor]:
+            """The frozen network's logits and embeddings of the training images, seen once."""
+            assert frozen is not None
+            known = frozen.logits is not None and frozen.embeddings is not None
+            return (frozen.logits, frozen.embeddings) if known else frozen.embed(images)  # type: ignore[return-value]
+
         setting = Setting(
             labels=self.data.train.labels,
             student=student,
             teacher=teacher if self.recipe.distil else None,
-            embeddings=None if frozen is None else lambda: frozen.embed(images)[1],
+            embeddings=None if frozen is None else lambda: seen()[1],
             class_vectors=lambda: words.label_vectors(list(names), source),
+            answers=None if frozen is None else lambda: seen()[0],
             seed=self.recipe.order_seed,
         )
-        built = methods.build(self.recipe.method, setting, preset=self.recipe.preset or None, **self.recipe.arguments)
-        wants_maps = "maps" in built.needs or "preacts" in built.needs  # refused, whoever filled the cache
-        if frozen is not None and self.recipe.teacher_mode == "cached" and (frozen.logits is None or wants_maps):
-            frozen.cache(images, built.needs)
-        return built
+        return methods.build(self.recipe.method, setting, preset=self.recipe.preset or None, **self.recipe.arguments)
 
     def _member(self) -> Member:
         recipe, stage = self.recipe, self.stages[self.stage]

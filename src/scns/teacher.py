@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from scns import augment, models
 from scns.data import Images
-from scns.errors import InputError
+from scns.errors import InputError, unknown
 from scns.features import Batch, Features
+
+
+_BUNDLED = "bundled:"  # teacher=bundled:wrn-16-2-cifar10
 
 
 class Teacher:
@@ -73,9 +76,12 @@ class Teacher:
 
 
 def load_network(source: str, network: str, classes: int) -> nn.Module:
-    """The network of a run folder, or of a weights file and the name of its architecture."""
+    """The network of a run folder, of a weights file and the name of its architecture, or one that comes with scns."""
     path, size = Path(source), 0
-    if path.is_dir():
+    if source.startswith(_BUNDLED):
+        path = bundled(source.removeprefix(_BUNDLED))
+        network = path.stem.rpartition("-")[0]  # NETWORK-DATA.safetensors
+    elif path.is_dir():
         recipe = path / "recipe.json"
         if not recipe.exists() or not (path / "model.safetensors").exists():
             raise InputError(f"'{path}' is no finished run: it needs recipe.json and model.safetensors.")
@@ -94,3 +100,11 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
     except InputError as error:
         raise InputError(f"{error} The teacher must be a {network} trained on the same {classes} classes.") from None
     return built
+
+
+def bundled(name: str) -> Path:
+    """The weights file of a network that comes with scns; named after the network and the data it learnt."""
+    known = {path.stem: path for path in sorted((Path(__file__).parent / "assets").glob("*.safetensors"))}
+    if name not in known:
+        raise unknown("bundled teacher", name, known)
+    return known[name]

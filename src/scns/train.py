@@ -96,16 +96,68 @@ class Pack:
             place += size
 
 
-def fit(recipe: Recipe, out: str | Path, *, watch: Watch | None = None) -> Run:
+class Shelf:
+    """Data and teachers that are loaded: calls of `fit` that are given the same shelf share them."""
+
+    def __init__(self) -> None:
+        self._data: dict[Any, Data] = {}
+        self._teachers: dict[Any, Teacher] = {}
+
+    def data(self, recipe: Recipe) -> Data:
+        """The images of a recipe, on its device."""
+        key = self._key(recipe)
+        if key not in self._data:
+            self._data[key] = load_data(recipe, choose_device(recipe))
+        return self._data[key]
+
+    def teacher(self, recipe: Recipe) -> Teacher | None:
+        """The teacher of a recipe, on its device; None where it has none."""
+        if not recipe.teacher:
+            return None
+        key = (
+            recipe.teacher,
+            recipe.teacher_network,
+            recipe.teacher_mode,
+            recipe.teacher_size,
+            recipe.compile,
+            *self._key(recipe),
+        )
+        if key not in self._teachers:
+            network = load_network(recipe.teacher, recipe.teacher_network, self.data(recipe).train.classes)
+            self._teachers[key] = Teacher(
+                placed(network, choose_device(recipe)),
+                size=recipe.teacher_size,
+                bf16=recipe.precision == "bf16",
+                compiled=recipe.compile != "no",
+            )
+        return self._teachers[key]
+
+    def _key(self, recipe: Recipe) -> tuple[Any, ...]:
+        return (
+            recipe.data,
+            recipe.root,
+            recipe.data_on,
+            recipe.size,
+            recipe.validation,
+            recipe.subset,
+            recipe.labelled,
+            recipe.order_seed,
+            choose_device(recipe),
+        )
+
+
+def fit(recipe: Recipe, out: str | Path, *, watch: Watch | None = None, shelf: Shelf | None = None) -> Run:
     """Train a recipe in the run folder `out`, or go on with it; a finished run is only read."""
-    return fit_packed([(recipe, out)], watch=watch)[0]
+    return fit_packed([(recipe, out)], watch=watch, shelf=shelf)[0]
 
 
-def fit_packed(jobs: list[tuple[Recipe, str | Path]], *, watch: Watch | None = None) -> list[Run]:
+def fit_packed(
+    jobs: list[tuple[Recipe, str | Path]], *, watch: Watch | None = None, shelf: Shelf | None = None
+) -> list[Run]:
     """Train several recipes at once on one device: those that share batches and teacher in one graph."""
     watch = watch or Watch()
     with backends([recipe for recipe, _ in jobs]):
-        runs = prepare(jobs)
+        runs = prepare(jobs, shelf)
         waiting = [run for run in runs if not run.result]
         packs = [Pack(group) for group in _groups(waiting)]
         for note in dict.fromkeys(run.data.note for run in waiting if run.data.note):
@@ -121,46 +173,14 @@ def fit_packed(jobs: list[tuple[Recipe, str | Path]], *, watch: Watch | None = N
         return runs
 
 
-def prepare(jobs: list[tuple[Recipe, str | Path]]) -> list[Run]:
+def prepare(jobs: list[tuple[Recipe, str | Path]], shelf: Shelf | None = None) -> list[Run]:
     """Runs with their data, teachers and networks; data and teachers are loaded once where recipes share them."""
-    loaded: dict[Any, Data] = {}
-    teachers: dict[Any, Teacher] = {}
+    shelf = shelf or Shelf()
     runs = []
     for recipe, out in jobs:
         preflight.check(recipe)
-        device = choose_device(recipe)
-        folder = Folder(out)
-        finished = folder.open(recipe)
-        key = (
-            recipe.data,
-            recipe.root,
-            recipe.data_on,
-            recipe.size,
-            recipe.validation,
-            recipe.subset,
-            recipe.labelled,
-            recipe.order_seed,
-        )
-        if key not in loaded:
-            loaded[key] = load_data(recipe, device)
-        teacher = None
-        if recipe.teacher:
-            which = (
-                recipe.teacher,
-                recipe.teacher_network,
-                recipe.teacher_mode,
-                recipe.teacher_size,
-                recipe.compile,
-                *key,
-            )
-            if which not in teachers:
-                network = load_network(recipe.teacher, recipe.teacher_network, loaded[key].train.classes)
-                network = placed(network, device)
-                teachers[which] = Teacher(
-                    network, size=recipe.teacher_size, bf16=recipe.precision == "bf16", compiled=recipe.compile != "no"
-                )
-            teacher = teachers[which]
-        run = Run(recipe, out, loaded[key], teacher)
+        finished = Folder(out).open(recipe)
+        run = Run(recipe, out, shelf.data(recipe), shelf.teacher(recipe))
         if finished:
             _read_result(run)
         elif not run.resume() and hasattr(run.method, "fill"):

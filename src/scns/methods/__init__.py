@@ -28,11 +28,21 @@ class Setting:
     teacher: Shapes | None = None
     embeddings: Callable[[], Tensor] | None = None  # a frozen network's embedding of every training sample, [n, dim]
     class_vectors: Callable[[], Tensor] | None = None  # word vectors of the label names, [classes, dim]
+    answers: Callable[[], Tensor] | None = None  # the frozen network's logits of every training sample, [n, classes]
     seed: int = 0
 
     @property
     def classes(self) -> int:
         return self.student.classes
+
+    def believed(self) -> Tensor:
+        """The labels, int64 [n]; unlabelled samples have the frozen network's answer, where there is one.
+
+        It says who may be whose positive or negative: else unlabelled samples would be negatives of their own class.
+        """
+        if self.answers is None or int(self.labels.min()) >= 0:
+            return self.labels
+        return torch.where(self.labels < 0, self.answers().argmax(1).to(self.labels.device), self.labels)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def make_sampler(
     """
     if name not in SAMPLERS:
         raise unknown("sampler", name, SAMPLERS)
-    labels = setting.labels
+    labels = setting.believed()
     seed = setting.seed if seed is None else seed
     if name == "all":
         return AllNegatives(labels)
@@ -85,4 +85,4 @@ def _class_vectors(setting: Setting) -> Tensor:
             "give label names or a teacher, or use sampler 'uniform'."
         )
     embeddings = setting.embeddings()
-    return words.class_embeddings(embeddings, setting.labels.to(embeddings.device), setting.classes)
+    return words.class_embeddings(embeddings, setting.believed().to(embeddings.device), setting.classes)

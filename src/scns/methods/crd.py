@@ -123,7 +123,7 @@ class Objective(Method):
         if self.sampler.everything:
             raise InputError("CRD draws its negatives; use the sampler 'uniform', or 'infonce' with the sampler 'all'.")
         self.sampler.sample(setting.labels.new_zeros(1), negatives, distinct=distinct)  # too many: said now
-        self.positives = Positives(setting.labels, seed=setting.seed) if positive == "relax" else None
+        self.positives = Positives(setting.believed(), seed=setting.seed) if positive == "relax" else None
         self.crd = CRD(
             len(setting.labels),
             setting.student.width,

@@ -103,7 +103,7 @@ class Objective(Method):
         self.symmetric, self.seed = symmetric, setting.seed
         if refresh and sampler != "soft":
             raise InputError(f"refresh=true is for sampler 'soft', but the sampler is '{sampler}'.")
-        self.positives = Positives(setting.labels, seed=setting.seed)
+        self.positives = Positives(setting.believed(), seed=setting.seed)
         # A mixture that has a target of its own, as in matching, may lie anywhere between the two: no fold.
         self.quantile = mixup.BetaQuantile(beta, fold=fold and mixture == "negatives")
         self.student_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed)

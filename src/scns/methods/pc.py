@@ -62,7 +62,7 @@ class Objective(Method):
         self.weight, self.negatives, self.zeta, self.margin = weight, negatives, zeta, margin
         self.companions = 1 + negatives  # the positive first
         self.sampler = make_sampler(setting, sampler, k=k, scale=scale)
-        self.positives = Positives(setting.labels, seed=setting.seed)
+        self.positives = Positives(setting.believed(), seed=setting.seed)
         self.student_head, self.teacher_head = Head(setting.student.width, dim), Head(setting.teacher.width, dim)
 
     def companion_index(self, index: Tensor, epoch: Tensor) -> Tensor:

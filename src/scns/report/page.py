@@ -12,6 +12,8 @@ from scns.report import pictures
 from scns.report.answer import answer, what
 from scns.report.groups import Group, by_data, curve, groups, history, paths
 from scns.report.markup import Value, anchor, count, difference, number, sortable, spread, text
+from scns.report.opening import Opening
+from scns.report.pictures import Source
 from scns.report.repeat import command
 from scns.report.svg import COLOURS, DASHES, Curve, chart
 from scns.results import Entry, Results
@@ -24,13 +26,24 @@ Progress = Callable[[int, int], None] | None
 
 
 def write_report(
-    results: Results, folder: str | Path, out: str | Path, *, gallery: bool = True, progress: Progress = None
+    results: Results,
+    folder: str | Path,
+    out: str | Path,
+    *,
+    gallery: bool = True,
+    source: Source | None = None,
+    opening: Opening | None = None,
+    progress: Progress = None,
 ) -> None:
-    """Write the page of the runs in a folder; the same runs make the same bytes."""
+    """Write the page of the runs in a folder; the same runs make the same bytes.
+
+    `source` says who is near whom in the gallery, instead of the first run that kept its student; `opening` tells a
+    story above the runs, instead of counting them.
+    """
     out = Path(out)
     if out.is_dir():
         raise InputError(f"'{out}' is a folder; name the file to write, such as {out / 'report.html'}.")
-    made = page(results, Path(folder), gallery=gallery, progress=progress)
+    made = page(results, Path(folder), gallery=gallery, source=source, opening=opening, progress=progress)
     try:
         with atomic(out) as temporary:
             temporary.write_bytes(made.encode("utf-8", "replace"))  # names of files may be no Unicode
@@ -38,13 +51,26 @@ def write_report(
         raise InputError(f"'{out}' cannot be written ({error.strerror}); choose another --out.") from None
 
 
-def page(results: Results, folder: Path, *, gallery: bool = True, progress: Progress = None) -> str:
+def page(
+    results: Results,
+    folder: Path,
+    *,
+    gallery: bool = True,
+    source: Source | None = None,
+    opening: Opening | None = None,
+    progress: Progress = None,
+) -> str:
     """The page as text."""
     found = groups(results)
     runs = {entry.path: entry for entry in results.entries}  # a run that two cells share is one run
     named = {path: _name(path, folder) for path in runs}
-    sections = [_section(data, own, named, gallery=gallery, progress=progress) for data, own in by_data(found).items()]
-    title = f"{count(len(runs), 'run')} in {_folder_name(folder)}"
+
+    def shown(own: Sequence[Group]) -> str:
+        return _pictures(own, named, source, progress) if gallery else ""
+
+    sections = [_section(data, own, shown(own), opening) for data, own in by_data(found).items()]
+    title = opening.title if opening else f"{count(len(runs), 'run')} in {_folder_name(folder)}"
+    header = opening.header() if opening else what(found, runs) + answer(found)
     links = [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
     menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in [*links, ("Recipes", "recipes")])
     return (
@@ -52,7 +78,7 @@ def page(results: Results, folder: Path, *, gallery: bool = True, progress: Prog
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{text(title)}</title><style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head><body>"
-        f"<header><h1>{text(title)}</h1>{what(found, runs)}{answer(found)}{_skipped(results, folder)}"
+        f"<header><h1>{text(title)}</h1>{header}{_skipped(results, folder)}"
         f'<nav aria-label="On this page">{menu}</nav></header>'
         f"<main>{_claims(results)}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}</main>"
         f"<footer>Made by scns {__version__}; it repeats with: scns report {text(_folder_name(folder))}</footer>"
@@ -91,14 +117,19 @@ def _verdict(word: str) -> str:
     return f'<span class="{kind}">{text(word)}</span>'
 
 
-def _section(data: str, own: Sequence[Group], named: dict[Path, str], *, gallery: bool, progress: Progress) -> str:
+def _section(data: str, own: Sequence[Group], shown: str, opening: Opening | None) -> str:
     """All that is known of one data set: numbers are never compared across data sets."""
-    shown = [f'<h2 id="{anchor(data)}">Results on {text(data)}</h2>', _lines(data, own)]
-    shown.append(_charts(own))
-    if gallery and data in pictures.BUNDLED:
-        folders = [(named[path], path) for path in paths(own)]
-        shown.append(pictures.section(data, folders, progress))
-    return "".join(shown)
+    head = f'<h2 id="{anchor(data)}">Results on {text(data)}</h2>'
+    if opening:  # whose table has what the lines would say
+        return f"{head}{opening.table()}{shown}{_charts(own)}"
+    return f"{head}{_lines(data, own)}{_charts(own)}{shown}"
+
+
+def _pictures(own: Sequence[Group], named: dict[Path, str], source: Source | None, progress: Progress) -> str:
+    data = own[0].line.data
+    if data not in pictures.BUNDLED:
+        return ""
+    return pictures.section(data, [(named[path], path) for path in paths(own)], source, progress)
 
 
 def _lines(data: str, own: Sequence[Group]) -> str:

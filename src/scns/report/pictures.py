@@ -24,22 +24,26 @@ Progress = Callable[[int, int], None] | None
 
 @dataclass(frozen=True)
 class Source:
-    """The embedding of the training images by a run's student: who is near whom."""
+    """The embedding of the training images by some network: who is near whom."""
 
-    name: str
+    name: str  # in a sentence: "the student of runs/first"
     embedding: Tensor  # float32 [n, width]
 
 
-def section(data: str, folders: Sequence[tuple[str, Path]], progress: Progress = None) -> str:
-    """The pictures of a bundled data set; instance-level ones by the first of the runs that kept its student."""
+def section(
+    data: str, folders: Sequence[tuple[str, Path]], source: Source | None = None, progress: Progress = None
+) -> str:
+    """The pictures of a bundled data set; near is what `source` says, or the first of the runs that kept its student."""
     images = datasets.load(data)
+    if source is not None and len(source.embedding) == len(images):
+        return gallery(images, source)
     for name, path in folders:
         try:
             student = runs.load_student(path)
         except InputError:
             continue
         if student.size == images.size:
-            return gallery(images, Source(name, runs.embed(student, images, progress=progress)))
+            return gallery(images, Source(f"the student of {name}", runs.embed(student, images, progress=progress)))
     return gallery(images)
 
 
@@ -62,7 +66,7 @@ def gallery(images: Images, source: Source | None = None) -> str:
     if source is not None:
         table = NeighborTable.build(source.embedding, images.labels, k=min(_NEAREST, len(images) // 5))
         drawn.append(_instance(table, anchors))
-        told.append((f"images, by the student of {source.name}", table))
+        told.append((f"images, by {source.name}", table))
     articles = "".join(_article(images, int(anchor), place, drawn) for place, anchor in enumerate(anchors))
     return (
         f"<h3>Whom each sampler picks as negatives</h3><p>{_about(drawn, source)}</p>"
@@ -76,7 +80,7 @@ def _about(drawn: Sequence[Drawn], source: Source | None) -> str:
         parts.append("Instance-level negatives need a run that kept its student (model.safetensors); here is none.")
     else:
         parts.append(
-            f"Near is what the student of {html.escape(source.name)} calls near; numbers are cosines to the anchor. "
+            f"Near is what {html.escape(source.name)} calls near; numbers are cosines to the anchor. "
             "A dashed frame and “?” mark a suspected false negative: nearer than any image of the anchor's own class."
         )
     return " ".join(parts)
