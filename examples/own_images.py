@@ -6,6 +6,7 @@ The teacher is any nn.Module. Here it is trained first; with weights of yours, l
 `scns methods` takes the place of "infonce".
 """
 
+import itertools
 import sys
 
 import torch
@@ -18,7 +19,7 @@ from scns.features import Shapes
 
 def network(width: int) -> nn.Module:  # yours; the embedding is what goes into the last nn.Linear
     sizes = (3, width, 2 * width, 4 * width)
-    stages = [(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
+    stages = [(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
     layers = [layer for stage in stages for layer in stage]
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, train.classes))
     return scns.features_of(nn.Sequential(*layers, *head), layers=[])
@@ -45,10 +46,12 @@ def learn(name: str, model: nn.Module, method: nn.Module, told: scns.Features | 
 
 torch.manual_seed(0)
 train, test = (scns.datasets.load("folder", sys.argv[1], split, size=32) for split in ("train", "test"))
-teacher, student = network(32), network(8)
-shapes = [Shapes.of(look(model, test)) for model in (student, teacher)]
-learn("teacher", teacher, scns.methods.build("ce", scns.methods.Setting(train.labels, shapes[1])))
+teacher, alone, student = network(32), network(8), network(8)
+large, small = (Shapes.of(look(model, test)) for model in (teacher, student))
+learn("teacher", teacher, scns.methods.build("ce", scns.methods.Setting(train.labels, large)))
+learn("student alone", alone, scns.methods.build("ce", scns.methods.Setting(train.labels, small)))
 told = look(teacher, train)
-setting = scns.methods.Setting(train.labels, *shapes, embeddings=lambda: told.embedding)
-learn("student", student, scns.methods.build("infonce", setting, sampler="instance", kld=0.9), told)
+setting = scns.methods.Setting(train.labels, small, large, embeddings=lambda: told.embedding)
+objective = scns.methods.build("infonce", setting, sampler="instance", negatives=256, kld=0.9)
+learn("student of the teacher", student, objective, told)
 torch.save(student.state_dict(), "student.pth")

@@ -1,32 +1,84 @@
-"""The demo, shrunken: it ends with its pages and true numbers."""
+"""The demo, shrunken: it ends with its page, and what it prints is what its students do."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from scns import demo
-from scns.demo import interval
+from conftest import Ran
+from scns import augment, datasets, demo, recipes
+from scns.neighbors import NeighborTable
+from scns.runs import load_student
 
-
-def test_demo_writes_its_pages_and_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = demo.run(tmp_path, epochs=1, subset=400)
-    assert [row[0] for row in rows] == ["cross-entropy alone", "uniform negatives", "class-level", "instance-level"]
-    assert (tmp_path / "classes.png").stat().st_size > 10_000
-    page = (tmp_path / "negatives.html").read_text()
-    assert page.count("<section>") == 12 and page.count("<img ") == 12 * (1 + 3 * 8)
-    assert (tmp_path / "neighbors.safetensors").exists()
-    report = (tmp_path / "report.html").read_text()
-    assert all(name in report for name in ("first", "mini-uniform", "mini-class", "mini-instance"))
-    assert "4/4" in capsys.readouterr().out
-    again = demo.run(tmp_path, epochs=1, subset=400)  # finished runs are read, not trained again
-    assert again == rows
+TINY = demo.Scale(epochs=1, labelled_epochs=1, subset=300, test=100)
 
 
-def test_interval_of_an_accuracy() -> None:
-    assert abs(interval(50.0, 10_000) - 0.98) < 1e-9
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
 
 
-def test_demo_has_help(scns: Callable[..., tuple[int, str, str]]) -> None:
+@pytest.fixture(scope="module")
+def outcome(out: Path) -> demo.Outcome:
+    return demo.run(out / "quick", scale=TINY, say=lambda line: None)
+
+
+def test_every_student_is_told_as_it_is(outcome: demo.Outcome, out: Path) -> None:
+    assert [each.name for each in outcome.networks] == [*demo.STUDENTS, "teacher"]
+    test = datasets.load("cifar10-mini", split="test").split(100 / 2000)[1]
+    for number, each in enumerate(outcome.networks[:-1], 1):
+        student = load_student(out / "quick" / f"{number}-{each.name}")
+        with torch.no_grad():
+            logits = student.network(augment.normalise(test.pixels, test.mean, test.std))
+        assert each.accuracy.mean == pytest.approx(100 * float((logits.argmax(1) == test.labels).float().mean()))
+    labels, answers = outcome.networks[:2]
+    first = outcome.changes[0]
+    assert first.accuracy.mean == pytest.approx(answers.accuracy.mean - labels.accuracy.mean)
+    assert first.retrieval.mean == pytest.approx(answers.retrieval.mean - labels.retrieval.mean, abs=1e-4)
+
+
+def test_the_page_shows_networks_changes_and_negatives(outcome: demo.Outcome, out: Path) -> None:
+    page = outcome.page.read_text()
+    for each in outcome.networks:
+        assert str(each.accuracy) in page and str(each.retrieval) in page
+    assert all(change.what.replace("'", "&#x27;") in page for change in outcome.changes)
+    assert page.count("<article>") == 6 and "Which classes are alike" in page and 'class="curve ' in page
+    assert "5-instance" in page and "scns train demo-instance" in page
+    table = NeighborTable.load(out / "quick" / "neighbors.safetensors")
+    assert len(table) == 300 and table.info.k == 100
+
+
+def test_the_command_prints_it_all(
+    outcome: demo.Outcome, out: Path, scns: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "QUICK", TINY)
+    ran = scns("demo", "--quick", "--out", out)  # its students are finished: they are read
+    assert ran.code == 0
+    for each in outcome.networks:
+        assert re.search(
+            rf"^{each.name} .*{re.escape(str(each.accuracy))} +{re.escape(str(each.retrieval))}", ran.out, re.M
+        )
+    for each in outcome.changes:
+        line = next(line for line in ran.out.splitlines() if line.startswith(each.what))
+        shown = f"{each.accuracy.mean:+.1f} ± {each.accuracy.half:.1f}"
+        assert (shown if each.accuracy.sign else f"({shown})") in line
+    assert "4/4" in ran.out and "report.html" in ran.out and "dogs" in ran.out and "PICTURES" in ran.out
+
+
+def test_the_labels_are_the_same_for_all_students() -> None:
+    """The student of labels alone has the very images that are labelled for the others."""
+    from scns.run import load_data
+
+    alone, taught = (
+        load_data(recipes.named(f"demo-{name}"), torch.device("cpu")).train for name in ("labels", "instance")
+    )
+    labelled = taught.subset((taught.labels >= 0).nonzero()[:, 0])
+    assert torch.equal(alone.pixels, labelled.pixels) and torch.equal(alone.labels, labelled.labels)
+    assert alone.labels.bincount().tolist() == [25] * 10 and len(taught) == 2500
+
+
+def test_demo_has_help(scns: Callable[..., Ran]) -> None:
     code, out, _ = scns("demo", "--help")
     assert code == 0 and "--quick" in out

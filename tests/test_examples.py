@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -33,3 +36,28 @@ def test_own_loop_is_short_and_needs_little() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "scns"
     }
     assert used == {"NeighborTable", "InstanceNegatives", "FeatureTable", "functional"}
+
+
+def test_own_images_distils_on_a_folder(tmp_path: Path) -> None:
+    """Two classes of pictures that differ in colour and noise: easily learnt."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 32), ("test", 16)):
+        for name, colour in (("red", (180, 90, 90)), ("blue", (90, 90, 180))):
+            folder = tmp_path / "pictures" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                noisy = generator.normal(colour, 40, (40, 48, 3)).clip(0, 255).astype("uint8")
+                Image.fromarray(noisy).save(folder / f"{number}.png")
+    words = [sys.executable, "-W", "error", EXAMPLES / "own_images.py", "pictures"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    found = dict(re.findall(r"^(.+): (\S+) % on test$", done.stdout, re.MULTILINE))
+    assert list(found) == ["teacher", "student alone", "student of the teacher"]
+    assert float(found["teacher"]) > 90 and float(found["student of the teacher"]) > 90
+    assert (tmp_path / "student.pth").exists()
+
+
+def test_own_images_has_the_promised_length() -> None:
+    text = (EXAMPLES / "own_images.py").read_text()
+    code = text.split('"""', 2)[2].splitlines()
+    assert len([line for line in code if line.strip()]) < 40

@@ -1,6 +1,7 @@
 """The teacher: the same network whatever is done with it, live, cached or at its own size."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from engine_runs import equal, recipe, single, teacher, weights
 from scns import augment, datasets, models, step
 from scns.errors import InputError
-from scns.teacher import Teacher, load_network
+from scns.teacher import Teacher, bundled, load_network
 from scns.train import Pack, Watch, prepare
 
 FILE = "model.safetensors"
@@ -163,3 +164,44 @@ def test_weights_of_a_file_are_those_of_the_run(tmp_path: Path) -> None:
     for name in ("published.safetensors", "published.pth"):
         loaded = load_network(str(tmp_path / name), "resnet8", 10)
         assert equal(dict(loaded.state_dict()), dict(published.state_dict()))
+
+
+# --- the one that comes with scns
+
+BUNDLED = "bundled:wrn-16-2-cifar10"
+
+
+def test_the_bundled_teacher_is_small_and_good() -> None:
+    path = bundled("wrn-16-2-cifar10")
+    assert path.stat().st_size < 2e6 and {value.dtype for value in load_file(path).values()} <= {
+        torch.float16,
+        torch.int64,
+    }
+    images = datasets.load("cifar10-mini", split="test").split(0.1)[1]
+    logits, _ = Teacher(load_network(BUNDLED, "", 10)).embed(images)
+    assert float((logits.argmax(1) == images.labels).float().mean()) > 0.85
+
+
+def test_bundled_teachers_that_cannot_be_are_told() -> None:
+    with pytest.raises(InputError, match="Unknown bundled teacher 'wrn-16-2'; did you mean wrn-16-2-cifar10"):
+        load_network("bundled:wrn-16-2", "", 10)
+    with pytest.raises(InputError, match="must be a wrn-16-2 trained on the same 100 classes"):
+        load_network(BUNDLED, "", 100)
+    with pytest.raises(InputError, match="bundled:wrn-16-2-cifar10 is a wrn-16-2; leave teacher_network=resnet8 out"):
+        load_network(BUNDLED, "resnet8", 10)
+
+
+def test_unlabelled_images_are_what_the_teacher_says(tmp_path: Path) -> None:
+    """Nobody is drawn as a negative of an image that is, by its label or else by the teacher, of the same class."""
+    taught = recipe("infonce", teacher=BUNDLED, teacher_mode="cached", labelled=3, subset=120)
+    for sampler in ("uniform", "class", "instance"):
+        chosen = replace(taught, arguments={"sampler": sampler, "negatives": 32, "k": 2})
+        (run,) = prepare([(chosen, tmp_path / sampler)])
+        labels = run.data.train.labels
+        assert run.teacher is not None and run.teacher.logits is not None and int((labels >= 0).sum()) == 30
+        believed = torch.where(labels >= 0, labels, run.teacher.logits.argmax(1))
+        anchors = torch.arange(120)
+        drawn = run.method.sampler.sample(anchors, 32)
+        assert not bool((believed[drawn] == believed[:, None]).any())
+        positives = run.method.positives.sample(anchors)
+        assert torch.equal(believed[positives[:, 0]], believed)

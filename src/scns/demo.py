@@ -13,23 +13,33 @@ from scns.data import Images
 from scns.neighbors import NeighborTable
 from scns.recipe import Recipe
 from scns.recipes import named
-from scns.report.opening import Opening
+from scns.report.opening import Change, Network, Opening
 from scns.report.page import write_report
 from scns.report.pictures import Source
 from scns.results import read
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
-from scns.scores import Estimate
 from scns.teacher import Teacher
 from scns.train import Shelf, Watch, fit
 
-STUDENTS = {  # name and what changed; the recipe is demo-NAME
+STUDENTS = {  # name -> what it is trained with; its recipe is demo-NAME
     "labels": "25 labels a class",
-    "answers": "+ the teacher's answers on all images",
+    "answers": "+ the teacher's answers",
     "uniform": "+ InfoNCE, uniform negatives",
-    "class": "+ InfoNCE, class-level negatives",
-    "instance": "+ InfoNCE, instance-level negatives",
+    "class": "+ InfoNCE, class-level",
+    "instance": "+ InfoNCE, instance-level",
 }
-COMPARED = (("answers", "labels"), ("uniform", "answers"), ("class", "uniform"), ("instance", "uniform"))
+_COMPARED = {
+    "the teacher's answers, against labels alone": ("answers", "labels"),
+    "InfoNCE with uniform negatives, against none": ("uniform", "answers"),
+    "class-level negatives, against uniform ones": ("class", "uniform"),
+    "instance-level negatives, against uniform ones": ("instance", "uniform"),
+}
+FOLLOWING = """\
+# your pictures in PICTURES/train/<class>/ and PICTURES/test/<class>/: a teacher, then a small network of it
+scns train mini-ce --set data=folder --set root=PICTURES --set student=wrn-16-2 --out runs/teacher
+scns train demo-instance --set data=folder --set root=PICTURES --set labelled=0 --set teacher=runs/teacher --out runs/small
+# embeddings and labels of any network: who would be drawn as negatives?
+scns neighbors build --embeddings x.npy --labels y.npy -k 100 --out table.safetensors"""  # noqa: E501
 _DRAWN = 64  # negatives an anchor, for the numbers on whom each sampler picks
 _SHOWN = ("cat", "truck")  # classes whose neighbours are printed: one animal, one machine
 
@@ -43,36 +53,26 @@ class Scale:
     epochs: int = 15  # of a distilled student
     labelled_epochs: int = 80  # on the labelled tenth of the images
     subset: int = 0  # training images; 0: all 2,500
+    test: int = 0  # test images that the networks are judged on at the end; 0: all 2,000
 
 
 QUICK = Scale(epochs=3, labelled_epochs=20)
 
 
 @dataclass(frozen=True)
-class Row:
-    """A network at the end. Retrieval: every test image sorts the training images by the cosine of embeddings."""
+class Seen:
+    """What a network does with each test image, in percent."""
 
-    name: str
-    changed: str
-    right: Tensor  # float [test images], percent: 100 where the network names the class
-    precision: Tensor  # float [test images], percent: average precision of retrieval
-    seconds: float | None  # of training
-
-    @property
-    def accuracy(self) -> Estimate:
-        return scores.estimate(self.right)
-
-    @property
-    def retrieval(self) -> Estimate:
-        return scores.estimate(self.precision)
+    right: Tensor  # float [test images]: 100 where it names the class
+    precision: Tensor  # float [test images]: average precision of retrieval
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What the demo found."""
 
-    rows: list[Row]  # the students, then the teacher
-    findings: list[str]
+    networks: list[Network]  # the students, then the teacher
+    changes: list[Change]
     page: Path
 
 
@@ -82,6 +82,8 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
     images, test = datasets.load("cifar10-mini"), datasets.load("cifar10-mini", split="test")
     if scale.subset:
         images = images.split(scale.subset / len(images))[1]  # the same as the recipes': seed 0
+    if scale.test:
+        test = test.split(scale.test / len(test))[1]
     recipe = _recipe("answers", scale)
     teacher = shelf.teacher(recipe)
     assert teacher is not None
@@ -89,8 +91,9 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
     say(f"1/4  {about}")
     teacher.cache(shelf.data(recipe).train, ("logits",))
     assert teacher.logits is not None and teacher.embeddings is not None
-    rows = [_row("teacher", "all 50,000 labels of CIFAR-10", teacher, images, teacher.embeddings, test, None)]
-    say(f"     The teacher names {rows[0].accuracy} % of the test images rightly; it saw 50,000 labels.")
+    seen = {"teacher": _look(teacher, teacher.embeddings, images, test)}
+    best = _network("teacher", "all 50,000 labels of CIFAR-10", seen["teacher"], None)
+    say(f"     The teacher names {best.accuracy} % of the test images rightly.")
 
     say("2/4  Who is similar? Classes by the word vectors of their names, images by the teacher's embeddings.")
     classes = NeighborTable.build(words.label_vectors(list(images.names)), k=2)
@@ -100,19 +103,21 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
         say(f"     {line}")
 
     say(f"3/4  Students: {recipe.student}, 25 labels a class; then with the teacher's help, and no label more.")
-    for number, (name, changed) in enumerate(STUDENTS.items(), 1):
+    networks = []
+    for number, (name, had) in enumerate(STUDENTS.items(), 1):
         student = fit(_recipe(name, scale), out / f"{number}-{name}", watch=watch, shelf=shelf)
-        look = Teacher(student.student)
-        seconds = student.result["seconds"]
-        rows.insert(-1, _row(name, changed, look, images, look.embed(images)[1], test, seconds))
-        say(f"     {name:9} {rows[-2].accuracy} % right, after {seconds:.0f} s")
+        eyes = Teacher(student.student)
+        seen[name] = _look(eyes, eyes.embed(images)[1], images, test)
+        networks.append(_network(name, had, seen[name], student.result["seconds"]))
+        say(f"     {name:9} {networks[-1].accuracy} % right, after {networks[-1].seconds:.0f} s")
+    networks.append(best)
+    changes = [_change(what, seen[one], seen[other]) for what, (one, other) in _COMPARED.items()]
 
     say("4/4  The page.")
-    findings = [_finding(*(next(row for row in rows if row.name == name) for name in pair)) for pair in COMPARED]
-    opening = Opening("Few labels, one teacher, chosen negatives", about, findings, [_told(row) for row in rows])
+    opening = Opening("Few labels, one teacher, chosen negatives", about, networks, changes, FOLLOWING)
     source = Source("the teacher", teacher.embeddings)
     write_report(read(out), out, out / "report.html", source=source, opening=opening)
-    return Outcome(rows, findings, out / "report.html")
+    return Outcome(networks, changes, out / "report.html")
 
 
 def _recipe(name: str, scale: Scale) -> Recipe:
@@ -157,26 +162,16 @@ def _picked(images: Images, embeddings: Tensor, classes: NeighborTable, table: N
         )
 
 
-def _row(
-    name: str, changed: str, network: Teacher, images: Images, gallery: Tensor, test: Images, seconds: float | None
-) -> Row:
+def _look(network: Teacher, gallery: Tensor, images: Images, test: Images) -> Seen:
     logits, queries = network.embed(test)
     precision = scores.average_precision(queries, test.labels, gallery, images.labels)
-    return Row(name, changed, 100 * (logits.argmax(1) == test.labels).float(), 100 * precision, seconds)
+    return Seen(100 * (logits.argmax(1) == test.labels).float(), 100 * precision)
 
 
-def _finding(row: Row, base: Row) -> str:
-    """What one change did, in a sentence; differences are taken image by image."""
-    parts = []
-    for what, one, other in (
-        ("accuracy", row.right, base.right),
-        ("retrieval", row.precision, base.precision),
-    ):
-        gain = scores.estimate(one - other)
-        verdict = {1: "better", -1: "worse", 0: "no difference beyond chance"}[gain.sign]
-        parts.append(f"{what} {gain.mean:+.1f} ± {gain.half:.1f} ({verdict})")
-    return f"{row.name} against {base.name}: {', '.join(parts)}"
+def _network(name: str, had: str, seen: Seen, seconds: float | None) -> Network:
+    return Network(name, had, scores.estimate(seen.right), scores.estimate(seen.precision), seconds)
 
 
-def _told(row: Row) -> tuple[str, str, Estimate, Estimate, float | None]:
-    return row.name, row.changed, row.accuracy, row.retrieval, row.seconds
+def _change(what: str, one: Seen, other: Seen) -> Change:
+    accuracy = scores.estimate(one.right - other.right)
+    return Change(what, accuracy, scores.estimate(one.precision - other.precision))

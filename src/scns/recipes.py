@@ -22,6 +22,7 @@ else:
 
 _DEMO = {"negatives": 256, "ce": 0.1, "kld": 0.9}  # ce and kld as in demo-answers
 
+
 def cifar10(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
     """CIFAR-10 as in the paper: lr 0.01, batch 128, 200 epochs, decay after 100 and 150.
 

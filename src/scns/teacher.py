@@ -12,7 +12,6 @@ from scns.data import Images
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features
 
-
 _BUNDLED = "bundled:"  # teacher=bundled:wrn-16-2-cifar10
 
 
@@ -80,7 +79,10 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
     path, size = Path(source), 0
     if source.startswith(_BUNDLED):
         path = bundled(source.removeprefix(_BUNDLED))
-        network = path.stem.rpartition("-")[0]  # NETWORK-DATA.safetensors
+        own = path.stem.rpartition("-")[0]  # NETWORK-DATA.safetensors
+        if network not in ("", own):
+            raise InputError(f"{source} is a {own}; leave teacher_network={network} out.")
+        network = own
     elif path.is_dir():
         recipe = path / "recipe.json"
         if not recipe.exists() or not (path / "model.safetensors").exists():

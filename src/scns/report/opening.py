@@ -1,4 +1,4 @@
-"""How a page opens that tells one story: a title, what was done, what came out, and the networks at the end."""
+"""How a page opens that tells one story: what was done, what each change did, and the networks at the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,41 +6,87 @@ from dataclasses import dataclass
 from scns.report.markup import Value, number, sortable, text
 from scns.scores import Estimate
 
-Row = tuple[str, str, Estimate, Estimate, float | None]  # name, what changed, accuracy, retrieval, seconds
+CHANCE = (
+    "± is the 95 % interval of a mean over the test images, of differences image by image. What another seed would "
+    "change comes on top."
+)
+RETRIEVAL = (
+    "Retrieval is mean average precision: every test image sorts the training images by the cosine of embeddings."
+)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network at the end, in percent of the test images."""
+
+    name: str
+    had: str  # what it was trained with
+    accuracy: Estimate
+    retrieval: Estimate
+    seconds: float | None  # of training, where that was here
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one change did, in points."""
+
+    what: str
+    accuracy: Estimate
+    retrieval: Estimate
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What stands above everything else on the page."""
+    """What stands above the runs, and below them what to do next."""
 
     title: str
     about: str
-    findings: Sequence[str]
-    rows: Sequence[Row]
+    networks: Sequence[Network]
+    changes: Sequence[Change]
+    following: str  # commands, a line each
 
     def header(self) -> str:
-        """What was done, and the answer."""
-        found = "".join(f"<li>{text(each)}</li>" for each in self.findings)
+        """What was done, and what came of it."""
+        rows = "".join(
+            f'<tr><th scope="row">{text(each.what)}</th><td>{_mark(each.accuracy)}</td>'
+            f"<td>{_mark(each.retrieval)}</td></tr>"
+            for each in self.changes
+        )
         return (
-            f"<p>{text(self.about)}</p>"
-            f'<section class="answer" aria-label="The answer"><ul>{found}</ul>'
-            '<p class="soft">± is the 95 % interval of a mean over the test images; differences are taken image by '
-            "image. It does not include what another seed would change.</p></section>"
+            f'<p>{text(self.about)}</p><section class="answer" aria-label="The answer">'
+            '<div class="wide" tabindex="0" role="region" aria-label="What each change did"><table><thead><tr>'
+            '<th scope="col">what changed</th><th scope="col">accuracy, points</th><th scope="col">retrieval, points'
+            f'</th></tr></thead><tbody>{rows}</tbody></table></div><p class="soft">A dashed frame says that chance '
+            f"explains the difference. {CHANCE}</p></section>"
         )
 
     def table(self) -> str:
         """The networks at the end."""
-        heads = {"network": "", "what it had": "remark", "accuracy %": "number", "retrieval %": "number", "s": "number"}
+        heads = {"network": "", "trained with": "remark", "accuracy %": "number", "retrieval %": "number"}
         rows = [
-            [Value(text(name), name), Value(text(changed), changed), _estimate(right), _estimate(found), number(s, 0)]
-            for name, changed, right, found, s in self.rows
+            [
+                Value(text(each.name), each.name),
+                Value(text(each.had), each.had),
+                _share(each.accuracy),
+                _share(each.retrieval),
+                number(each.seconds, 0),
+            ]
+            for each in self.networks
         ]
-        caption = (
-            "Retrieval: mean average precision, when a test image sorts the training images by the cosine of their "
-            "embeddings. Seconds are of training."
-        )
-        return sortable("networks", caption, heads, rows)
+        return sortable("networks", f"{RETRIEVAL} Seconds are of training.", {**heads, "seconds": "number"}, rows)
+
+    def next_steps(self) -> str:
+        """What to do with data of one's own."""
+        return f'<h2 id="next">With your own data</h2><pre class="line"><code>{text(self.following)}</code></pre>'
 
 
-def _estimate(value: Estimate) -> Value:
-    return Value(text(str(value)), f"{value.mean:.6g}")
+def _mark(value: Estimate) -> str:
+    kind, arrow = ("up", "▲") if value.mean > 0 else ("down", "▼")
+    unsure = "" if value.sign else " unsure"
+    shown = f"{value.mean:+.1f} ± {value.half:.1f}"
+    return f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {shown}</span>'
+
+
+def _share(value: Estimate) -> Value:
+    bar = f'<span class="bar" style="--share:{min(100, value.mean):.1f}%" aria-hidden="true"></span>'
+    return Value(f"{text(str(value))}{bar}", f"{value.mean:.6g}")

@@ -71,6 +71,7 @@ def page(
     sections = [_section(data, own, shown(own), opening) for data, own in by_data(found).items()]
     title = opening.title if opening else f"{count(len(runs), 'run')} in {_folder_name(folder)}"
     header = opening.header() if opening else what(found, runs) + answer(found)
+    after = opening.next_steps() if opening else ""
     links = [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
     menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in [*links, ("Recipes", "recipes")])
     return (
@@ -80,7 +81,7 @@ def page(
         f"<title>{text(title)}</title><style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head><body>"
         f"<header><h1>{text(title)}</h1>{header}{_skipped(results, folder)}"
         f'<nav aria-label="On this page">{menu}</nav></header>'
-        f"<main>{_claims(results)}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}</main>"
+        f"<main>{_claims(results)}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}{after}</main>"
         f"<footer>Made by scns {__version__}; it repeats with: scns report {text(_folder_name(folder))}</footer>"
         f"<script>{(_HERE / 'page.js').read_text(encoding='utf-8')}</script></body></html>\n"
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from scns import datasets, draws, runs, words
@@ -33,7 +34,7 @@ class Source:
 def section(
     data: str, folders: Sequence[tuple[str, Path]], source: Source | None = None, progress: Progress = None
 ) -> str:
-    """The pictures of a bundled data set; near is what `source` says, or the first of the runs that kept its student."""
+    """The pictures of a bundled data set; near is what `source` says, or the first run that kept its student."""
     images = datasets.load(data)
     if source is not None and len(source.embedding) == len(images):
         return gallery(images, source)
@@ -49,7 +50,7 @@ def section(
 
 def gallery(images: Images, source: Source | None = None) -> str:
     """Anchors with uniform, class-level and, given an embedding, instance-level negatives, and the tables' numbers."""
-    anchors = draws.permutation(len(images), 0, draws.SPLIT)[:_ANCHORS]
+    anchors = _anchors(images)
     drawn = [Drawn("Uniform", "any image of another class", UniformNegatives(images.labels).sample(anchors, _PICKS))]
     told: list[tuple[str, NeighborTable]] = []
     heat = ""
@@ -74,6 +75,16 @@ def gallery(images: Images, source: Source | None = None) -> str:
     )
 
 
+def _anchors(images: Images) -> Tensor:
+    """Random images, of as many classes as there are: the first of each class, in the order of a shuffle."""
+    order = draws.permutation(len(images), 0, draws.SPLIT)
+    labels = images.labels[order]
+    first = torch.stack([(labels == label).float().argmax() for label in labels.unique()]).sort().values
+    others = torch.ones(len(order), dtype=torch.bool)
+    others[first] = False
+    return torch.cat([order[first], order[others]])[:_ANCHORS]
+
+
 def _about(drawn: Sequence[Drawn], source: Source | None) -> str:
     parts = [f"<b>{each.name}</b>: {html.escape(each.about)}." for each in drawn]
     if source is None:
@@ -94,8 +105,7 @@ def _instance(table: NeighborTable, anchors: Tensor) -> Drawn:
 
 def _article(images: Images, anchor: int, place: int, drawn: Sequence[Drawn]) -> str:
     name = html.escape(images.names[int(images.labels[anchor])])
-    shown = _pick(images, anchor, "anchor", "anchor", "anchor")
-    rows = [f'<h4>{name} <span class="soft">image {anchor}</span></h4><div class="picks">{shown}</div>']
+    rows = [f'<h4>{name} <span class="soft">image {anchor}</span></h4>', _pick(images, anchor, "anchor", "", "anchor")]
     for each in drawn:
         picks = []
         for column, sample in enumerate(each.indices[place].tolist()):
@@ -103,7 +113,7 @@ def _article(images: Images, anchor: int, place: int, drawn: Sequence[Drawn]) ->
             suspect = each.suspect is not None and bool(each.suspect[place, column])
             note, kind = (f"<b>{score} ?</b>", "suspect") if suspect else (score, "")
             picks.append(_pick(images, sample, kind, note, "suspected false negative" if suspect else "negative"))
-        rows.append(f'<div class="soft">{each.name}</div><div class="picks">{"".join(picks)}</div>')
+        rows.append(f'<h5>{each.name}</h5><div class="picks">{"".join(picks)}</div>')
     return f"<article>{''.join(rows)}</article>"
 
 
