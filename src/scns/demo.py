@@ -50,13 +50,13 @@ Say = Callable[[str], None]
 class Scale:
     """How much of the demo is done."""
 
-    epochs: int = 15  # of a distilled student
-    labelled_epochs: int = 80  # on the labelled tenth of the images
+    epochs: int = 12  # of a distilled student
+    labelled_epochs: int = 60  # on the labelled tenth of the images
     subset: int = 0  # training images; 0: all 2,500
     test: int = 0  # test images that the networks are judged on at the end; 0: all 2,000
 
 
-QUICK = Scale(epochs=3, labelled_epochs=20)
+QUICK = Scale(epochs=3, labelled_epochs=15, test=1000)
 
 
 @dataclass(frozen=True)

@@ -141,18 +141,18 @@ def _demo(method: str, **changes: object) -> Recipe:
         labelled=25,
         teacher="bundled:wrn-16-2-cifar10",
         teacher_mode="cached",
-        epochs=15,
+        epochs=12,
         batch=64,
         lr=0.05,
         schedule="cosine",
-        evaluate_every=5,  # a look at the test images costs a fifth of an epoch
+        evaluate_every=3,  # a look at the test images costs a fifth of an epoch
     )
     return _changed(base, changes)
 
 
 def demo_labels() -> Recipe:
     """Of `scns demo`: resnet8 on 250 labelled images, no teacher."""
-    return _demo("ce", labelled=0, subset=250, teacher="", teacher_mode="live", epochs=80, evaluate_every=20)
+    return _demo("ce", labelled=0, subset=250, teacher="", teacher_mode="live", epochs=60, evaluate_every=15)
 
 
 def demo_answers() -> Recipe:

@@ -15,6 +15,7 @@ from scns import augment, preflight
 from scns.capture import Replay
 from scns.checkpoint import Folder
 from scns.errors import InputError
+from scns.features import Features
 from scns.methods import Method
 from scns.recipe import Recipe
 from scns.run import Data, Run, backends, choose_device, load_data, placed
@@ -249,11 +250,14 @@ def _due(run: Run) -> bool:
 @torch.no_grad()
 def _fill(run: Run) -> None:
     """One pass over the training images, so that tables of features do not start with random rows."""
-    images = run.data.train
+    images, teacher = run.data.train, run.teacher if run.recipe.distil else None
     run.student.eval()
     for index in torch.arange(len(images), device=run.device).split(500):
         pixels = augment.normalise(images.take(index), images.mean, images.std)
-        told = run.teacher.see(pixels) if run.teacher is not None and run.recipe.distil else None
+        told = None
+        if teacher is not None:
+            known = teacher.logits is not None and teacher.embeddings is not None  # cached: it has seen these images
+            told = Features(teacher.logits[index], teacher.embeddings[index]) if known else teacher.see(pixels)  # type: ignore[index]
         run.method.fill(index, run.student(pixels, features=True), told)  # type: ignore[operator]
     run.student.train()
 
