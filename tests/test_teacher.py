@@ -13,7 +13,7 @@ from engine_runs import equal, recipe, single, teacher, weights
 from scns import augment, datasets, models, step
 from scns.errors import InputError
 from scns.teacher import Teacher, bundled, load_network
-from scns.train import Pack, Watch, prepare
+from scns.train import Pack, Shelf, Watch, fit, prepare
 
 FILE = "model.safetensors"
 
@@ -116,6 +116,28 @@ def test_a_teacher_may_name_neighbours_and_nothing_else(tmp_path: Path) -> None:
     assert alone.method.teacher_head is None and taught.method.teacher_head is not None
     assert not any(name.startswith("method.teacher") for name in weights(tmp_path / "alone"))
     assert torch.equal(alone.method.sampler.indices, taught.method.sampler.indices)
+
+
+def test_a_shelf_is_shared_by_calls_and_changes_nothing(tmp_path: Path) -> None:
+    arguments = {"sampler": "instance", "k": 5, "negatives": 16}
+    taught = recipe("infonce", epochs=1, arguments=arguments, teacher=str(teacher()), teacher_mode="cached")
+    shelf = Shelf()
+    first, second = (fit(taught, tmp_path / name, shelf=shelf) for name in ("first", "second"))
+    assert first.teacher is second.teacher and first.data is second.data and shelf.teacher(taught) is first.teacher
+    alone = fit(taught, tmp_path / "alone")
+    assert alone.teacher is not first.teacher
+    assert equal(weights(tmp_path / "first"), weights(tmp_path / "alone"))
+    assert equal(weights(tmp_path / "second"), weights(tmp_path / "alone"))
+    other = shelf.data(taught.with_settings(["labelled=3"]))
+    assert other is not first.data and int((other.train.labels >= 0).sum()) == 30
+    assert shelf.teacher(recipe()) is None
+
+
+def test_tables_start_alike_with_a_live_and_a_cached_teacher(tmp_path: Path) -> None:
+    taught = recipe("infonce", arguments={"negatives": 16}, teacher=str(teacher()))
+    live, cached = prepare([(taught, tmp_path / "live"), (replace(taught, teacher_mode="cached"), tmp_path / "cached")])
+    tables = [run.method.teacher_table.features for run in (live, cached)]
+    assert torch.allclose(*tables, atol=1e-5) and float(tables[0].norm()) > 0
 
 
 # --- what is no teacher

@@ -40,6 +40,7 @@ scns train mini-ce --set data=folder --set root=PICTURES --set student=wrn-16-2 
 scns train demo-instance --set data=folder --set root=PICTURES --set labelled=0 --set teacher=runs/teacher --out runs/small
 # embeddings and labels of any network: who would be drawn as negatives?
 scns neighbors build --embeddings x.npy --labels y.npy -k 100 --out table.safetensors"""  # noqa: E501
+_LOOKS = 4  # at the test images while training: enough for a curve, and each costs a fifth of an epoch
 _DRAWN = 64  # negatives an anchor, for the numbers on whom each sampler picks
 _SHOWN = ("cat", "truck")  # classes whose neighbours are printed: one animal, one machine
 
@@ -123,8 +124,8 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
 def _recipe(name: str, scale: Scale) -> Recipe:
     recipe = named(f"demo-{name}")
     if name == "labels":
-        return replace(recipe, epochs=scale.labelled_epochs)
-    return replace(recipe, epochs=scale.epochs, subset=scale.subset)
+        return replace(recipe, epochs=scale.labelled_epochs, evaluate_every=-(-scale.labelled_epochs // _LOOKS))
+    return replace(recipe, epochs=scale.epochs, subset=scale.subset, evaluate_every=-(-scale.epochs // _LOOKS))
 
 
 def _about(images: Images, test: Images, teacher: Teacher) -> str:

@@ -142,36 +142,55 @@ def _demo(method: str, **changes: object) -> Recipe:
         teacher="bundled:wrn-16-2-cifar10",
         teacher_mode="cached",
         epochs=12,
-        batch=64,
+        batch=32,  # in a few epochs, more and smaller steps come further
         lr=0.05,
         schedule="cosine",
-        evaluate_every=3,  # a look at the test images costs a fifth of an epoch
     )
     return _changed(base, changes)
 
 
 def demo_labels() -> Recipe:
-    """Of `scns demo`: resnet8 on 250 labelled images, no teacher."""
-    return _demo("ce", labelled=0, subset=250, teacher="", teacher_mode="live", epochs=60, evaluate_every=15)
+    """Of `scns demo`: resnet8 on 250 labelled images, no teacher.
+
+    Command: scns train demo-labels --out runs/demo-labels
+    Expected accuracy: @@labels@@ % on test (measured: seed 0, torch 2.13).
+    """
+    return _demo("ce", labelled=0, subset=250, teacher="", teacher_mode="live", epochs=60)
 
 
 def demo_answers() -> Recipe:
-    """Of `scns demo`: the same 250 labels, and the bundled teacher's logits of all 2,500 images."""
+    """Of `scns demo`: the same 250 labels, and the bundled teacher's logits of all 2,500 images.
+
+    Command: scns train demo-answers --out runs/demo-answers
+    Expected accuracy: @@answers@@ % on test (measured: seed 0, torch 2.13).
+    """
     return _demo("kld")
 
 
 def demo_uniform() -> Recipe:
-    """Of `scns demo`: labels, logits and InfoNCE against the teacher's embeddings, with uniform negatives."""
+    """Of `scns demo`: labels, logits and InfoNCE against the teacher's embeddings, with uniform negatives.
+
+    Command: scns train demo-uniform --out runs/demo-uniform
+    Expected accuracy: @@uniform@@ % on test (measured: seed 0, torch 2.13).
+    """
     return _demo("infonce", arguments={"sampler": "uniform", **_DEMO})
 
 
 def demo_class() -> Recipe:
-    """Of `scns demo`: labels, logits and InfoNCE, with negatives of the 2 classes whose names are most alike."""
+    """Of `scns demo`: labels, logits and InfoNCE, with negatives of the 2 classes whose names are most alike.
+
+    Command: scns train demo-class --out runs/demo-class
+    Expected accuracy: @@class@@ % on test (measured: seed 0, torch 2.13).
+    """
     return _demo("infonce", arguments={"sampler": "class", "k": 2, **_DEMO})
 
 
 def demo_instance() -> Recipe:
-    """Of `scns demo`: labels, logits and InfoNCE, with negatives among the 100 images most similar to the teacher."""
+    """Of `scns demo`: labels, logits and InfoNCE, with negatives among the 100 images most similar to the teacher.
+
+    Command: scns train demo-instance --out runs/demo-instance
+    Expected accuracy: @@instance@@ % on test (measured: seed 0, torch 2.13).
+    """
     return _demo("infonce", arguments={"sampler": "instance", "k": 100, **_DEMO})
 
 

@@ -49,7 +49,7 @@ def _tell(outcome: "Outcome") -> None:
     _say("")
     columns = {"what changed": "left", "accuracy": "right", "retrieval": "right"}
     screen.table("", columns, [[each.what, _gain(each.accuracy), _gain(each.retrieval)] for each in outcome.changes])
-    _say(f"In brackets: chance explains it. {CHANCE}\n{RETRIEVAL}")
+    _say(f"In brackets: chance may explain it. {CHANCE}\n{RETRIEVAL}")
 
 
 def _gain(value: "Estimate") -> str:

@@ -57,7 +57,7 @@ class Opening:
             '<div class="wide" tabindex="0" role="region" aria-label="What each change did"><table><thead><tr>'
             '<th scope="col">what changed</th><th scope="col">accuracy, points</th><th scope="col">retrieval, points'
             f'</th></tr></thead><tbody>{rows}</tbody></table></div><p class="soft">A dashed frame says that chance '
-            f"explains the difference. {CHANCE}</p></section>"
+            f"may explain the difference. {CHANCE}</p></section>"
         )
 
     def table(self) -> str:

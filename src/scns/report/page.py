@@ -73,7 +73,8 @@ def page(
     header = opening.header() if opening else what(found, runs) + answer(found)
     after = opening.next_steps() if opening else ""
     links = [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
-    menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in [*links, ("Recipes", "recipes")])
+    links += [("Recipes", "recipes"), *([("With your own data", "next")] if opening else [])]
+    menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in links)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -173,12 +174,13 @@ def _line_value(group: Group, head: str) -> Value:
 
 
 def _charts(own: Sequence[Group]) -> str:
-    """Curves, those of one network or pair in one chart, as many as colours and dashes tell apart."""
+    """Curves, those of one network or pair on as many images in one chart, as many as colours and dashes tell apart."""
     sorted_out: dict[str, list[Curve]] = {}
     for group in own:
         line, drawn = group.line, curve(group)
         if drawn is not None:
             where = f"{tables.TABLES[line.table]}: {line.column}" if line.table else line.student
+            where += f", {line.subset:,} images" if line.subset else ""  # its epochs are shorter than others'
             sorted_out.setdefault(where, []).append(drawn)
     most = COLOURS * DASHES
     parts = [(title, all_[i : i + most]) for title, all_ in sorted_out.items() for i in range(0, len(all_), most)]
