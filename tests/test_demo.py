@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,24 @@ def test_the_labels_are_the_same_for_all_students() -> None:
     labelled = taught.subset((taught.labels >= 0).nonzero()[:, 0])
     assert torch.equal(alone.pixels, labelled.pixels) and torch.equal(alone.labels, labelled.labels)
     assert alone.labels.bincount().tolist() == [25] * 10 and len(taught) == 2500
+
+
+def test_a_place_that_cannot_be_is_told_at_once(scns: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, out, err = scns("demo", "--out", tmp_path / "file")
+    assert code == 2 and out == "" and err.count("\n") == 1 and "file" in err
+    code, out, err = scns("demo", "--quick", "--out", tmp_path / "file")
+    assert code == 2 and out == "" and "Not a directory" in err
+
+
+def test_a_folder_of_another_demo_is_left_alone(
+    scns: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, outcome: demo.Outcome, out: Path
+) -> None:
+    monkeypatch.setattr(demo, "QUICK", replace(TINY, labelled_epochs=2))
+    before = outcome.page.read_bytes()
+    ran = scns("demo", "--quick", "--out", out)
+    assert ran.code == 2 and "holds a run with another recipe: epochs (1 there, 2 asked)" in ran.err
+    assert outcome.page.read_bytes() == before
 
 
 def test_demo_has_help(scns: Callable[..., Ran]) -> None:

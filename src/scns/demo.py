@@ -80,6 +80,7 @@ class Outcome:
 def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch | None = None) -> Outcome:
     """Run the demo in the folder `out`, or go on with it; finished students are only read."""
     scale, shelf = scale or Scale(), Shelf()
+    out.mkdir(parents=True, exist_ok=True)  # where nothing can be written, that is said now
     images, test = datasets.load("cifar10-mini"), datasets.load("cifar10-mini", split="test")
     if scale.subset:
         images = images.split(scale.subset / len(images))[1]  # the same as the recipes': seed 0
@@ -100,7 +101,8 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
     classes = NeighborTable.build(words.label_vectors(list(images.names)), k=2)
     table = NeighborTable.build(teacher.embeddings, images.labels, k=100, source=recipe.teacher)
     table.save(out / "neighbors.safetensors")
-    for line in (*_similar(images, classes), *_picked(images, teacher.embeddings, classes, table)):
+    picked = list(_picked(images, teacher.embeddings, classes, table))
+    for line in (*_similar(images, classes), *picked):
         say(f"     {line}")
 
     say(f"3/4  Students: {recipe.student}, 25 labels a class; then with the teacher's help, and no label more.")
@@ -115,7 +117,7 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
     changes = [_change(what, seen[one], seen[other]) for what, (one, other) in _COMPARED.items()]
 
     say("4/4  The page.")
-    opening = Opening("Few labels, one teacher, chosen negatives", about, networks, changes, FOLLOWING)
+    opening = Opening("Few labels, one teacher, chosen negatives", about, networks, changes, picked, FOLLOWING)
     source = Source("the teacher", teacher.embeddings)
     write_report(read(out), out, out / "report.html", source=source, opening=opening)
     return Outcome(networks, changes, out / "report.html")
@@ -129,10 +131,10 @@ def _recipe(name: str, scale: Scale) -> Recipe:
 
 
 def _about(images: Images, test: Images, teacher: Teacher) -> str:
-    weights = models.parameters(teacher.network)
+    weights, small = models.parameters(teacher.network), models.parameters(models.build("resnet8", images.classes))
     return (
-        f"{len(images):,} bundled images of CIFAR-10, {len(test):,} more to test on; the teacher is a bundled wrn-16-2 "
-        f"with {weights:,} weights, the students are resnet8 with {models.parameters(models.build('resnet8', 10)):,}."
+        f"{len(images):,} bundled images of CIFAR-10, of which 250 keep their label, and {len(test):,} to test on; the "
+        f"teacher is a bundled wrn-16-2 with {weights:,} weights, the students are resnet8 with {small:,}."
     )
 
 

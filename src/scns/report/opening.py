@@ -43,6 +43,7 @@ class Opening:
     about: str
     networks: Sequence[Network]
     changes: Sequence[Change]
+    picked: Sequence[str]  # whom the samplers pick, in numbers
     following: str  # commands, a line each
 
     def header(self) -> str:
@@ -61,7 +62,7 @@ class Opening:
         )
 
     def table(self) -> str:
-        """The networks at the end."""
+        """The networks at the end, and whom the samplers pick."""
         heads = {"network": "", "trained with": "remark", "accuracy %": "number", "retrieval %": "number"}
         rows = [
             [
@@ -73,7 +74,8 @@ class Opening:
             ]
             for each in self.networks
         ]
-        return sortable("networks", f"{RETRIEVAL} Seconds are of training.", {**heads, "seconds": "number"}, rows)
+        shown = sortable("networks", f"{RETRIEVAL} Seconds are of training.", {**heads, "seconds": "number"}, rows)
+        return shown + "<ul>" + "".join(f"<li>{text(each)}</li>" for each in self.picked) + "</ul>"
 
     def next_steps(self) -> str:
         """What to do with data of one's own."""
