@@ -7,6 +7,7 @@ Half precision halves the file and moves no accuracy that can be measured: a wei
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -27,7 +28,8 @@ def main() -> None:
     recipe, result = folder.recipe(), read_result(folder)
     weights = load_file(arguments.run / "model.safetensors")
     kept = {name: value.half() if value.is_floating_point() else value for name, value in weights.items()}
-    about = {"recipe": json.dumps(recipe.as_dict()), "test": f"{result['test']:.2f}"}
+    told = replace(recipe, root="data").as_dict()  # where the images lay is nobody's business
+    about = {"recipe": json.dumps(told), "test": f"{result['test']:.2f}"}
     path = arguments.out / f"{recipe.student}-{recipe.data}.safetensors"
     with atomic(path) as temporary:
         save_file(kept, temporary, metadata=about)
