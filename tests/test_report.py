@@ -22,11 +22,13 @@ from scns.recipe import Recipe, differences
 from scns.report import markup
 from scns.report.groups import groups
 from scns.report.markup import decided, difference
+from scns.report.opening import Change, Network, Opening
 from scns.report.page import page, write_report
 from scns.report.pictures import Source, gallery
 from scns.report.repeat import command
 from scns.report.svg import Curve, chart
 from scns.results import read
+from scns.scores import Estimate
 
 TINY = Recipe(data="cifar10", student="resnet8", epochs=3)  # not bundled: no pictures, so that tests are fast
 NASTY = "<script>alert(1)<&'\""
@@ -189,6 +191,42 @@ def test_a_run_on_bundled_images_has_pictures_unless_unwanted(tmp_path: Path) ->
     found = read(tmp_path)
     assert "Whom each sampler picks" in page(found, tmp_path)
     assert "<img" not in page(found, tmp_path, gallery=False)
+
+
+def test_a_story_opens_the_page(tmp_path: Path) -> None:
+    put(tmp_path / "mini-0", replace(TINY, subset=250), 50)
+    put(tmp_path / "whole-0", TINY, 51)
+    sure, unsure = Estimate(3.0, 1.0), Estimate(-0.5, 1.0)
+    opening = Opening(
+        title=f"A {NASTY} story",
+        about=NASTY,
+        networks=[Network(NASTY, "25 labels", Estimate(35.04, 2.1), Estimate(20.6, 0.4), 12.3)],
+        changes=[Change(NASTY, sure, unsure)],
+        picked=[NASTY],
+        following=f"scns {NASTY}",
+    )
+    text = page(read(tmp_path), tmp_path, opening=opening)
+    assert not Outline(text).open and "<script>alert" not in text and text.count("<script>") == 1
+    assert rows(text, "networks")[0][1:] == ["25 labels", "35.0 ± 2.1", "20.6 ± 0.4", "12"]
+    assert re.search(r'class="mark up">.*?\+3\.0 ± 1\.0', text) and re.search(
+        r'mark down unsure">.*?-0\.5 ± 1\.0', text
+    )
+    assert "comparable with the paper" not in text and 'id="next"' in text and 'href="#next"' in text
+    assert [each for each in re.findall("<figcaption>(resnet8[^<]*)", text)] == ["resnet8, 250 images", "resnet8"]
+
+
+def test_pictures_are_by_the_given_embedding(tmp_path: Path) -> None:
+    put(tmp_path / "mini-0", replace(TINY, data="cifar10-mini"), 50)
+    flat = datasets.load("cifar10-mini").pixels.float().flatten(1)[:, ::37]
+    text = page(read(tmp_path), tmp_path, source=Source("the grey <teacher>", flat))
+    assert "Near is what the grey &lt;teacher&gt; calls near" in text
+    assert "Near is what" not in page(read(tmp_path), tmp_path)  # that run kept no student
+
+
+def test_anchors_are_of_different_classes() -> None:
+    images = datasets.load("cifar10-mini")
+    named = re.findall(r"<h4>(\w+) ", gallery(images))
+    assert len(set(named)) == len(named) == 6
 
 
 def test_a_hundred_runs_stay_small(tmp_path: Path) -> None:

@@ -47,22 +47,21 @@ class Opening:
     following: str  # commands, a line each
 
     def header(self) -> str:
-        """What was done, and what came of it."""
-        rows = "".join(
+        """What was done, what came of it, and the networks at the end."""
+        changes = "".join(
             f'<tr><th scope="row">{text(each.what)}</th><td>{_mark(each.accuracy)}</td>'
             f"<td>{_mark(each.retrieval)}</td></tr>"
             for each in self.changes
         )
         return (
-            f'<p>{text(self.about)}</p><section class="answer" aria-label="The answer">'
+            f'<p>{text(self.about)}</p><div class="pair"><section class="answer" aria-label="The answer">'
             '<div class="wide" tabindex="0" role="region" aria-label="What each change did"><table><thead><tr>'
-            '<th scope="col">what changed</th><th scope="col">accuracy, points</th><th scope="col">retrieval, points'
-            f'</th></tr></thead><tbody>{rows}</tbody></table></div><p class="soft">A dashed frame says that chance '
-            f"may explain the difference. {CHANCE}</p></section>"
+            '<th scope="col">what changed</th><th scope="col">accuracy</th><th scope="col">retrieval</th></tr></thead>'
+            f'<tbody>{changes}</tbody></table></div><p class="soft">In points. A dashed frame says that chance may '
+            f"explain the difference. {CHANCE}</p></section><section>{self._networks()}</section></div>"
         )
 
-    def table(self) -> str:
-        """The networks at the end, and whom the samplers pick."""
+    def _networks(self) -> str:
         heads = {"network": "", "trained with": "remark", "accuracy %": "number", "retrieval %": "number"}
         rows = [
             [
@@ -74,8 +73,11 @@ class Opening:
             ]
             for each in self.networks
         ]
-        shown = sortable("networks", f"{RETRIEVAL} Seconds are of training.", {**heads, "seconds": "number"}, rows)
-        return shown + "<ul>" + "".join(f"<li>{text(each)}</li>" for each in self.picked) + "</ul>"
+        return sortable("networks", f"{RETRIEVAL} Seconds are of training.", {**heads, "s": "number"}, rows)
+
+    def numbers(self) -> str:
+        """Whom the samplers pick, in numbers."""
+        return "<ul>" + "".join(f"<li>{text(each)}</li>" for each in self.picked) + "</ul>"
 
     def next_steps(self) -> str:
         """What to do with data of one's own."""

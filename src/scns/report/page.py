@@ -122,8 +122,8 @@ def _verdict(word: str) -> str:
 def _section(data: str, own: Sequence[Group], shown: str, opening: Opening | None) -> str:
     """All that is known of one data set: numbers are never compared across data sets."""
     head = f'<h2 id="{anchor(data)}">Results on {text(data)}</h2>'
-    if opening:  # whose table has what the lines would say
-        return f"{head}{opening.table()}{shown}{_charts(own)}"
+    if opening:  # whose tables have what the lines would say
+        return f"{head}{opening.numbers()}{shown}{_charts(own)}"
     return f"{head}{_lines(data, own)}{_charts(own)}{shown}"
 
 
