@@ -203,6 +203,7 @@ def test_a_story_opens_the_page(tmp_path: Path) -> None:
         networks=[Network(NASTY, "25 labels", Estimate(35.04, 2.1), Estimate(20.6, 0.4), 12.3)],
         changes=[Change(NASTY, sure, unsure)],
         picked=[NASTY],
+        chance=NASTY,
         following=f"scns {NASTY}",
     )
     text = page(read(tmp_path), tmp_path, opening=opening)

@@ -59,6 +59,12 @@ def test_two_students_are_compared_image_by_image() -> None:
     assert estimate(torch.tensor([1.0, -1.0])).sign == 0 and str(Estimate(51.23, 2.18)) == "51.2 ± 2.2"
 
 
+def test_another_seed_widens_the_interval() -> None:
+    values = torch.tensor([0.0, 100.0]).repeat(500)
+    alone, wider = estimate(values), estimate(values, 2.0)
+    assert wider.mean == alone.mean and wider.half == pytest.approx(math.hypot(alone.half, 1.96 * 2.0))
+
+
 def test_one_image_has_no_interval() -> None:
     with pytest.raises(InputError, match="An interval needs at least 2 images, but there are 1"):
         estimate(torch.ones(1))

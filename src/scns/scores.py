@@ -11,7 +11,7 @@ from scns.errors import InputError
 
 
 class Estimate(NamedTuple):
-    """A mean over images and half its 95 % interval: another draw of as many images would give a mean near it."""
+    """A mean and half its 95 % interval."""
 
     mean: float
     half: float
@@ -25,12 +25,15 @@ class Estimate(NamedTuple):
         return (self.mean > self.half) - (self.mean < -self.half)
 
 
-def estimate(values: Tensor) -> Estimate:
-    """The mean of one number an image. Of differences between two students on the same images, the paired interval."""
+def estimate(values: Tensor, spread: float = 0.0) -> Estimate:
+    """The mean of one number an image; of differences between two students on the same images, the paired interval.
+
+    `spread` is the standard deviation of what chance moves beside the choice of images: another seed, another student.
+    """
     if len(values) < 2:
         raise InputError(f"An interval needs at least 2 images, but there are {len(values)}.")
     values = values.double()
-    return Estimate(float(values.mean()), 1.96 * float(values.std()) / math.sqrt(len(values)))
+    return Estimate(float(values.mean()), 1.96 * math.hypot(float(values.std()) / math.sqrt(len(values)), spread))
 
 
 def average_precision(queries: Tensor, labels: Tensor, gallery: Tensor, gallery_labels: Tensor) -> Tensor:

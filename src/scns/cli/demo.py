@@ -37,7 +37,8 @@ def demo(
 
 def _tell(outcome: "Outcome") -> None:
     """The networks at the end, and what each change did."""
-    from scns.report.opening import CHANCE, RETRIEVAL
+    from scns.demo import CHANCE
+    from scns.report.opening import RETRIEVAL
 
     columns = {"network": "left", "trained with": "left", "accuracy %": "right", "retrieval %": "right", "s": "right"}
     rows: list[list[object]] = [

@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from scns.report.markup import Value, number, sortable, text
 from scns.scores import Estimate
 
-CHANCE = (
-    "± is the 95 % interval of a mean over the test images, of differences image by image. What another seed would "
-    "change comes on top."
-)
 RETRIEVAL = (
     "Retrieval is mean average precision: every test image sorts the training images by the cosine of embeddings."
 )
@@ -44,6 +40,7 @@ class Opening:
     networks: Sequence[Network]
     changes: Sequence[Change]
     picked: Sequence[str]  # whom the samplers pick, in numbers
+    chance: str  # what ± covers
     following: str  # commands, a line each
 
     def header(self) -> str:
@@ -58,7 +55,7 @@ class Opening:
             '<div class="wide" tabindex="0" role="region" aria-label="What each change did"><table><thead><tr>'
             '<th scope="col">what changed</th><th scope="col">accuracy</th><th scope="col">retrieval</th></tr></thead>'
             f'<tbody>{changes}</tbody></table></div><p class="soft">In points. A dashed frame says that chance may '
-            f"explain the difference. {CHANCE}</p></section><section>{self._networks()}</section></div>"
+            f"explain the difference. {text(self.chance)}</p></section><section>{self._networks()}</section></div>"
         )
 
     def _networks(self) -> str:
