@@ -41,14 +41,7 @@ scns train mini-ce --set data=folder --set root=PICTURES --set student=wrn-16-2 
 scns train demo-instance --set data=folder --set root=PICTURES --set labelled=0 --set teacher=runs/teacher --out runs/small
 # embeddings and labels of any network: who would be drawn as negatives?
 scns neighbors build --embeddings x.npy --labels y.npy -k 100 --out table.safetensors"""  # noqa: E501
-# What another seed does to a student's accuracy and retrieval, in points: the standard deviation over seeds 0, 1 and 2,
-# pooled over the five students at full length.
-SPREAD = (1.4, 0.8)
-CHANCE = (
-    "± is a 95 % interval: the choice of test images, and the seed, which moves a student's accuracy by "
-    f"{SPREAD[0]} and its retrieval by {SPREAD[1]} points (standard deviation, 3 seeds)."
-)
-_LOOKS = 4  # at the test images while training: enough for a curve, and each costs a fifth of an epoch
+_FEW = 2.23 / 1.96  # a spread of 3 seeds x 5 students has 10 degrees of freedom: Student's quantile over the normal one
 _DRAWN = 64  # negatives an anchor, for the numbers on whom each sampler picks
 _SHOWN = ("cat", "truck")  # classes whose neighbours are printed: one animal, one machine
 
@@ -63,9 +56,21 @@ class Scale:
     labelled_epochs: int = 60  # on the labelled tenth of the images
     subset: int = 0  # training images; 0: all 2,500
     test: int = 0  # test images that the networks are judged on at the end; 0: all 2,000
+    looks: int = 4  # at the test images while training: a curve has as many points, each costs a fifth of an epoch
+    # What another seed does to a student's accuracy and retrieval, in points: the standard deviation over seeds 0, 1
+    # and 2, pooled over the five students.
+    spread: tuple[float, float] = (1.4, 0.8)
+
+    @property
+    def chance(self) -> str:
+        """What ± covers."""
+        return (
+            "± is a 95 % interval: the choice of test images, and the seed, which moves a student's accuracy by "
+            f"{self.spread[0]} and its retrieval by {self.spread[1]} points (standard deviation, 3 seeds)."
+        )
 
 
-QUICK = Scale(epochs=3, labelled_epochs=15, test=1000)
+QUICK = Scale(epochs=3, labelled_epochs=15, looks=2, spread=(1.8, 0.7))
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Outcome:
 
     networks: list[Network]  # the students, then the teacher
     changes: list[Change]
+    chance: str  # what their intervals cover
     page: Path
 
 
@@ -102,7 +108,7 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
     teacher.cache(shelf.data(recipe).train, ("logits",))
     assert teacher.logits is not None and teacher.embeddings is not None
     seen = {"teacher": _look(teacher, teacher.embeddings, images, test)}
-    best = _network("teacher", "all 50,000 labels of CIFAR-10", seen["teacher"], None)
+    best = _network("teacher", "all 50,000 labels of CIFAR-10", seen["teacher"], None, (0.0, 0.0))
     say(f"     The teacher names {best.accuracy} % of the test images rightly.")
 
     say("2/4  Who is similar? Classes by the word vectors of their names, images by the teacher's embeddings.")
@@ -119,23 +125,25 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
         student = fit(_recipe(name, scale), out / f"{number}-{name}", watch=watch, shelf=shelf)
         eyes = Teacher(student.student)
         seen[name] = _look(eyes, eyes.embed(images)[1], images, test)
-        networks.append(_network(name, had, seen[name], student.result["seconds"]))
+        networks.append(_network(name, had, seen[name], student.result["seconds"], scale.spread))
         say(f"     {name:9} {networks[-1].accuracy} % right, after {networks[-1].seconds:.0f} s")
     networks.append(best)
-    changes = [_change(what, seen[one], seen[other]) for what, (one, other) in _COMPARED.items()]
+    changes = [_change(what, seen[one], seen[other], scale.spread) for what, (one, other) in _COMPARED.items()]
 
     say("4/4  The page.")
-    opening = Opening("Few labels, one teacher, chosen negatives", about, networks, changes, picked, CHANCE, FOLLOWING)
+    opening = Opening(
+        "Few labels, one teacher, chosen negatives", about, networks, changes, picked, scale.chance, FOLLOWING
+    )
     source = Source("the teacher", teacher.embeddings)
     write_report(read(out), out, out / "report.html", source=source, opening=opening)
-    return Outcome(networks, changes, out / "report.html")
+    return Outcome(networks, changes, scale.chance, out / "report.html")
 
 
 def _recipe(name: str, scale: Scale) -> Recipe:
     recipe = named(f"demo-{name}")
     if name == "labels":
-        return replace(recipe, epochs=scale.labelled_epochs, evaluate_every=-(-scale.labelled_epochs // _LOOKS))
-    return replace(recipe, epochs=scale.epochs, subset=scale.subset, evaluate_every=-(-scale.epochs // _LOOKS))
+        return replace(recipe, epochs=scale.labelled_epochs, evaluate_every=-(-scale.labelled_epochs // scale.looks))
+    return replace(recipe, epochs=scale.epochs, subset=scale.subset, evaluate_every=-(-scale.epochs // scale.looks))
 
 
 def _about(images: Images, test: Images, teacher: Teacher) -> str:
@@ -179,13 +187,12 @@ def _look(network: Teacher, gallery: Tensor, images: Images, test: Images) -> Se
     return Seen(100 * (logits.argmax(1) == test.labels).float(), 100 * precision)
 
 
-def _network(name: str, had: str, seen: Seen, seconds: float | None) -> Network:
-    right, precision = (0.0, 0.0) if seconds is None else SPREAD  # the teacher is the same every time
-    accuracy, retrieval = scores.estimate(seen.right, right), scores.estimate(seen.precision, precision)
-    return Network(name, had, accuracy, retrieval, seconds)
+def _network(name: str, had: str, seen: Seen, seconds: float | None, spread: tuple[float, float]) -> Network:
+    right, precision = (_FEW * each for each in spread)
+    return Network(name, had, scores.estimate(seen.right, right), scores.estimate(seen.precision, precision), seconds)
 
 
-def _change(what: str, one: Seen, other: Seen) -> Change:
-    right, precision = (math.sqrt(2) * spread for spread in SPREAD)  # two students, each with its chance
+def _change(what: str, one: Seen, other: Seen, spread: tuple[float, float]) -> Change:
+    right, precision = (math.sqrt(2) * _FEW * each for each in spread)  # two students, each with its chance
     accuracy = scores.estimate(one.right - other.right, right)
     return Change(what, accuracy, scores.estimate(one.precision - other.precision, precision))

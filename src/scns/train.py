@@ -121,6 +121,7 @@ class Shelf:
             recipe.teacher_mode,
             recipe.teacher_size,
             recipe.compile,
+            recipe.precision,
             *self._key(recipe),
         )
         if key not in self._teachers:

@@ -37,7 +37,6 @@ def demo(
 
 def _tell(outcome: "Outcome") -> None:
     """The networks at the end, and what each change did."""
-    from scns.demo import CHANCE
     from scns.report.opening import RETRIEVAL
 
     columns = {"network": "left", "trained with": "left", "accuracy %": "right", "retrieval %": "right", "s": "right"}
@@ -50,7 +49,7 @@ def _tell(outcome: "Outcome") -> None:
     _say("")
     columns = {"what changed": "left", "accuracy": "right", "retrieval": "right"}
     screen.table("", columns, [[each.what, _gain(each.accuracy), _gain(each.retrieval)] for each in outcome.changes])
-    _say(f"In brackets: chance may explain it. {CHANCE}\n{RETRIEVAL}")
+    _say(f"In brackets: chance may explain it. {outcome.chance}\n{RETRIEVAL}")
 
 
 def _gain(value: "Estimate") -> str:
