@@ -33,7 +33,7 @@ def learn(name: str, model: nn.Module, method: nn.Module, told: scns.Features | 
     optimizer = torch.optim.Adam([*model.parameters(), *method.parameters()], lr=2e-3)
     for epoch in range(1, 21):
         for rows in torch.randperm(len(train)).split(64):
-            images, labels = normalise(train.pixels[rows], train.mean, train.std), train.labels[rows]
+            images, labels = normalise(train.take(rows), train.mean, train.std), train.labels[rows]
             batch = scns.Batch(images, labels, rows, torch.zeros_like(rows), torch.tensor(epoch), len(rows))
             seen = model.train()(images, features=True)
             answer = scns.Features(told.logits[rows], told.embedding[rows]) if told else None
