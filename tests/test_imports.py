@@ -9,7 +9,7 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "plugins", "room", "ranks", "ahead"},
+    {"errors", "files", "features", "draws", "plugins", "room", "ranks", "ahead", "world"},
     {
         "data",
         "augment",
@@ -20,6 +20,7 @@ LAYERS = [
         "collector",
         "wordfiles",
         "plots",
+        "join",
         "download",
         "paper",
     },
@@ -39,12 +40,16 @@ LAYERS = [
         "words",
         "memory",
         "scores",
+        "share",
+        "syncnorm",
     },
     {"neighbors", "sampling", "soft", "batches", "gallery"},
     {"datasets", "models", "methods"},
     {"recipe", "recipes", "rows", "preflight", "teacher", "capture", "checkpoint"},
     {"step"},
+    {"sharedstep"},
     {"run"},
+    {"agree"},
     {"train"},
     {"runs", "export", "watch", "sweep"},
     {"tables", "plan", "recognise", "curves", "results", "figure_data", "views"},

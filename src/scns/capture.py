@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from scns.ahead import CUDA_CALLS
-
-_WARM_UP = 3  # steps before capture: algorithms are chosen and workspaces allocated in them
 
 
 class Replay:
@@ -28,8 +27,9 @@ class Replay:
         enabled: bool,
         *,
         before: Callable[[], None] | None = None,
+        warm_up: int = 3,  # steps before a capture: algorithms are chosen and workspaces allocated in them
     ) -> None:
-        self.before = before
+        self.before, self.warm_up = before, warm_up
         self.body, self.state, self.enabled = body, state, enabled and torch.cuda.is_available()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.streams: list[torch.cuda.Stream] = []
@@ -51,14 +51,16 @@ class Replay:
         before = [tensor.detach().clone() for tensor in self.state()]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
+            for _ in range(self.warm_up):
                 self.body(size)
                 with torch.no_grad():
                     for tensor, value in zip(self.state(), before, strict=True):
                         tensor.copy_(value)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with _no_garbage(), torch.cuda.graph(graph, stream=stream):
+        # NCCL's own thread looks at its events meanwhile, which is no fault of this one.
+        mode = "thread_local" if dist.is_available() and dist.is_initialized() else "global"
+        with _no_garbage(), torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
             self.body(size)
         return graph
 

@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,27 @@ class Folder:
         with atomic(kept) as temporary:
             temporary.write_text(json.dumps({"version": __version__, "format": _FORMAT, **recipe.as_dict()}, indent=1))
         return False
+
+    def mark(self, rank: int) -> None:
+        """Show that this rank can write here."""
+        try:
+            (self.path / f".rank-{rank}.part").write_text("")
+        except OSError as error:
+            raise InputError(
+                f"'{self.path}' cannot be written ({error.strerror}); give an --out on storage that all ranks share "
+                "and may write, because torchrun can restart any of them as the first."
+            ) from None
+
+    def check_mark(self) -> None:
+        """Raise where this is another folder than rank 0's."""
+        if not (self.path / ".rank-0.part").exists():
+            raise InputError(
+                f"'{self.path}' is not the folder that rank 0 writes to; give an --out on storage that all ranks share."
+            )
+
+    def unmark(self, rank: int) -> None:
+        with suppress(OSError):
+            (self.path / f".rank-{rank}.part").unlink()
 
     @property
     def finished(self) -> bool:

@@ -8,6 +8,14 @@ class InputError(ValueError):
     """Bad input: one sentence that names the value and the remedy. The command line prints it and exits with 2."""
 
 
+class AgreedError(InputError):
+    """Bad input that every process of a distributed run knows of; the one of rank 0 says it."""
+
+    def __init__(self, sentence: str, rank: int) -> None:
+        super().__init__(sentence)
+        self.rank = rank
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest names (or all of them, when they are few)."""
     choices = sorted(known)

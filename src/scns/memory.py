@@ -1,8 +1,11 @@
 """Feature memories: a table with one row per sample or class, and a queue of the latest features.
 
 Everything they remember is in `state_dict()`, so a reloaded memory gives the same loss to the last bit. Shapes are
-static and nothing waits for the device, so both can live inside a captured step. Rows are unit vectors.
+static and nothing waits for the device, so both can live inside a captured step. Rows are unit vectors. A table too
+large for one process is divided by rows among those that train together (`Part`).
 """
+
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +13,89 @@ from torch import Tensor, nn
 
 from scns import draws, room
 from scns.errors import InputError
+from scns.world import World
+
+_ALONE = World()
+
+
+class Part:
+    """The rows of a table that this process holds: all of them, or its rank's share of consecutive ones.
+
+    A divided table is asked by all ranks at once, with the same rows and the same anchors; each answers for the rows it
+    holds and the answers are added up. It has one row more than its share, to which go the updates of all other rows:
+    so shapes are static.
+    """
+
+    def __init__(self, total: int, world: World = _ALONE) -> None:
+        self.total, self.world = total, world
+        self.start, self.stop = world.span(total)
+
+    @property
+    def divided(self) -> bool:
+        return self.world.size > 1
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+    def numbers(self) -> Tensor:
+        """int64: the rows to store, by their number in the whole table."""
+        return torch.arange(self.start, self.stop + self.divided)
+
+    def place(self, rows: Tensor) -> Tensor:
+        """Where rows of the whole table are stored here; others' at the row too many."""
+        if not self.divided:
+            return rows
+        return torch.where((rows >= self.start) & (rows < self.stop), rows - self.start, self.count)
+
+    def take(self, table: Tensor, rows: Tensor) -> Tensor:
+        """Rows of the whole table, [*rows.shape, dim], without gradient."""
+        if not self.divided:
+            return table[rows]
+        place = self.place(rows)
+        return self.world.total(torch.where((place < self.count)[..., None], table[place], 0))
+
+    def dots(self, z: Tensor, table: Tensor, rows: Tensor | None) -> Tensor:
+        """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor.
+
+        Few rows are gathered; many are cheaper to pick out of the product with the whole table.
+        """
+        if rows is None and self.divided:
+            own = self.world.spread(z) @ table[: self.count].T
+            return self.world.joined_columns(own, self.world.sizes(self.total))
+        if rows is None:
+            return z @ table.T
+        if rows.numel() > len(table):
+            return self.picked(z, table, rows)
+        place = self.place(rows)
+        found = F.embedding(place, table)  # [batch, m, dim]: on a CPU 4 times as fast as table[rows]
+        # A row times a matrix: 8 times as fast as a matrix times a column.
+        return self._added(torch.bmm(self.world.spread(z)[:, None], found.transpose(1, 2))[:, 0], place)
+
+    def picked(self, z: Tensor, table: Tensor, rows: Tensor) -> Tensor:
+        """The same for `rows`, out of the product with all rows."""
+        place = self.place(rows)
+        return self._added((self.world.spread(z) @ table.T).gather(1, place), place)
+
+    def _added(self, products: Tensor, place: Tensor) -> Tensor:
+        return self.world.added(torch.where(place < self.count, products, 0)) if self.divided else products
+
+    def collected(self, table: Tensor) -> Tensor:
+        """The whole table on the host of rank 0; nothing on other ranks. For all ranks at once."""
+        return self.world.collected(table[: self.count], self.world.sizes(self.total))
+
+    def cut(self, whole: Tensor, table: Tensor) -> Tensor:
+        """What a whole table leaves to be stored here instead of `table`."""
+        return torch.cat([whole[self.start : self.stop], table[self.count :].to(whole.device)])
+
+
+def divided(module: nn.Module) -> Iterator[tuple[str, Part]]:
+    """The buffers of a module, by name, of which this process holds a part."""
+    for name, each in module.named_modules():
+        part = getattr(each, "part", None)
+        if isinstance(part, Part) and part.divided:
+            yield from ((f"{name}.{buffer}".lstrip("."), part) for buffer in each.by_row)
+
 
 _BLOCK = 1 << 22  # numbers drawn at a time: what surrounds them stays below 200 MB
 _QUEUE = 65_536  # features: the size of published queues
@@ -19,30 +105,34 @@ class FeatureTable(nn.Module):
     """One unit vector a row, moved towards new features: v <- normalise(momentum * v + (1 - momentum) * z).
 
     Rows start as random directions and take the first feature whole. `rows` are samples (a memory bank) or classes
-    (the prototypes of online instance matching).
+    (the prototypes of online instance matching). In a `world` of several processes each holds its share of the rows.
     """
 
+    by_row = ("features", "filled")
     features: Tensor
     filled: Tensor
 
-    def __init__(self, rows: int, dim: int, *, momentum: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, rows: int, dim: int, *, momentum: float = 0.5, seed: int = 0, world: World = _ALONE) -> None:
         super().__init__()
         if rows < 1 or dim < 1:
             raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows} x {dim}.")
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
-        needed, free = self.bytes(rows, dim), room.free("cpu")
+        self.momentum, self.part = momentum, Part(rows, world)
+        numbers = self.part.numbers()
+        needed, free = self.bytes(len(numbers), dim), room.free("cpu")
         if needed > free:
             raise InputError(
-                f"A feature table of {rows:,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are free; "
-                f"{_what_fits(rows, dim, free)}."
+                f"A feature table of {len(numbers):,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are "
+                f"free; {_what_fits(len(numbers), dim, free)}."
             )
-        self.momentum = momentum
-        self.register_buffer("features", torch.empty(rows, dim))
-        for some in torch.arange(rows).split(max(1, _BLOCK // dim)):
+        self.register_buffer("features", torch.empty(len(numbers), dim))
+        done = 0
+        for some in numbers.split(max(1, _BLOCK // dim)):
             start = 2 * draws.uniform(seed, draws.MEMORY, some[:, None], torch.arange(dim)) - 1
-            self.features[some[0] : some[-1] + 1] = F.normalize(start, dim=1)
-        self.register_buffer("filled", torch.zeros(rows, dtype=torch.bool))
+            self.features[done : done + len(some)] = F.normalize(start, dim=1)
+            done += len(some)
+        self.register_buffer("filled", torch.zeros(len(numbers), dtype=torch.bool))
 
     @staticmethod
     def bytes(rows: int, dim: int) -> int:
@@ -59,7 +149,7 @@ class FeatureTable(nn.Module):
             raise InputError(
                 f"{tuple(rows.shape)} rows of width {self.features.shape[1]} cannot take features {tuple(z.shape)}."
             )
-        z = z.detach().to(self.features.dtype)
+        rows, z = self.part.place(rows), z.detach().to(self.features.dtype)
         parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
         for row, new in parts:
             share = self.momentum * self.filled[row].to(new.dtype)[:, None]
@@ -67,17 +157,12 @@ class FeatureTable(nn.Module):
             self.filled.index_fill_(0, row, True)
 
     def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor.
+        """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor."""
+        return self.part.dots(z, self.features.to(z.dtype), rows)
 
-        Few rows are gathered; many are cheaper to pick out of the product with the whole table.
-        """
-        table = self.features.to(z.dtype)
-        if rows is None:
-            return z @ table.T
-        if rows.numel() <= len(table):
-            picked = F.embedding(rows, table)  # [batch, m, dim]: on a CPU 4 times as fast as table[rows]
-            return torch.bmm(z[:, None], picked.transpose(1, 2))[:, 0]  # a row times a matrix: 8 times picked @ column
-        return (z @ table.T).gather(1, rows)
+    def take(self, rows: Tensor) -> Tensor:
+        """The features [*rows.shape, dim] of some rows."""
+        return self.part.take(self.features, rows)
 
 
 def _what_fits(rows: int, dim: int, free: int) -> str:
@@ -85,7 +170,8 @@ def _what_fits(rows: int, dim: int, free: int) -> str:
     narrow = (free // 2 // rows - 1) // 4
     size = min(_QUEUE, free // 2 // FeatureQueue.bytes(1, dim))
     fewer = f"dim={narrow:,} fits, or " if narrow >= 1 else ""
-    return f"{fewer}a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
+    queue = f"a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
+    return f"{fewer}{queue}, or tables=sharded divides it among the GPUs of torchrun"
 
 
 def check_room(module: nn.Module, device: torch.device | str) -> None:

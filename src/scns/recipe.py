@@ -15,6 +15,8 @@ _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "data_on": ("auto", "device", "host"),
     "compile": ("no", "network", "all"),
+    "gather": ("auto", "always", "never"),
+    "tables": ("replicated", "sharded"),
 }
 _LEAST = {
     "epochs": 1,
@@ -44,6 +46,7 @@ _FREE = (
     "data_on",
     "checkpoint_every",
     "evaluate_every",
+    "tables",
 )  # may change from one start of a run to the next
 
 
@@ -93,6 +96,10 @@ class Recipe:
     compile: str = "no"  # "network": worth it from a few minutes of training on; "all": losses, views and tables too
     graph: bool = True  # capture the step in a CUDA graph, where there is CUDA
     deterministic: bool = False
+    # several processes that train together, under torchrun: `batch` is that of all of them
+    sync_batch_norm: bool = False  # batch norms share their statistics: the same weights for any number of processes
+    gather: str = "auto"  # which losses are of the whole batch: those that compare samples; or "always", "never"
+    tables: str = "replicated"  # tables with a row a sample; or "sharded": each process holds its share of the rows
     evaluate_every: int = 1  # epochs; the last is always evaluated
     checkpoint_every: int = 0  # epochs; 0: as often as 2 % of the run's time allows
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,9 @@ from scns.features import Shapes
 from scns.methods import Method, Setting, Stage
 from scns.recipe import Recipe
 from scns.step import Evaluation, Losses, Member, chunk_of, make_optimizer
+from scns.syncnorm import Sync, statistics, synchronise
 from scns.teacher import Teacher
+from scns.world import World
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,16 @@ class Data:
 
 
 class Run:
-    """One student of one recipe: its parts, its folder, its history."""
+    """One student of one recipe: its parts, its folder, its history.
 
-    def __init__(self, recipe: Recipe, out: str | Path, data: Data, teacher: Teacher | None) -> None:
+    In a world of several processes each has such a run, and they are alike; rank 0's writes the folder.
+    """
+
+    def __init__(
+        self, recipe: Recipe, out: str | Path, data: Data, teacher: Teacher | None, world: World | None = None
+    ) -> None:
         self.recipe, self.folder, self.data, self.teacher = recipe, Folder(out), data, teacher
+        self.world = world or World()
         self.device = data.train.labels.device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
@@ -54,6 +62,7 @@ class Run:
         for module in (*self.student.modules(), *self.method.modules()):
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
                 module.num_batches_tracked = None  # a kernel a layer and step that counts what nobody reads
+        self.sync = self._sync()
         self.stages: list[Stage | None] = [*(stage for stage in self.method.stages() if stage.epochs > 0), None]
         self.stage, self.epoch, self.place = 0, 0, 0  # finished epochs of the stage, and the place in the next
         self.history: list[dict[str, Any]] = []
@@ -61,7 +70,13 @@ class Run:
         self.saved_at, self.save_took = 0.0, 0.0  # seconds of training at the last checkpoint, and of its writing
         self.result: dict[str, Any] = {}
         self.evaluations = {
-            name: Evaluation(self.student, images, chunk=chunk_of(self.student, images), bf16=self.bf16)
+            name: Evaluation(
+                self.student,
+                images,
+                chunk=chunk_of(self.student, images),
+                bf16=self.bf16,
+                span=self.world.span(len(images)),
+            )
             for name, images in (("test", data.test), ("validation", data.validation))
             if images is not None
         }
@@ -76,7 +91,15 @@ class Run:
 
     @property
     def graph(self) -> bool:
-        return self.recipe.graph and self.device.type == "cuda"
+        captures = self.world.size == 1 or self.world.nccl  # gloo's messages wait for the host
+        return self.recipe.graph and self.device.type == "cuda" and captures
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank computes the losses of the whole batch, and not of its share."""
+        if self.recipe.gather == "auto":
+            return self.method.whole_batch or any(True for _ in memory.divided(self.method))
+        return self.recipe.gather == "always"
 
     @property
     def epochs(self) -> int:
@@ -110,8 +133,16 @@ class Run:
             class_vectors=lambda: words.label_vectors(list(names), source),
             answers=None if frozen is None else lambda: seen()[0],
             seed=self.recipe.order_seed,
+            world=self.world,
+            divided=self.recipe.tables == "sharded",
         )
         return methods.build(self.recipe.method, setting, preset=self.recipe.preset or None, **self.recipe.arguments)
+
+    def _sync(self) -> Sync | None:
+        """What the batch norms share, where the recipe asks for it; those that see the whole batch share nothing."""
+        if self.world.size == 1 or not self.recipe.sync_batch_norm:
+            return None
+        return synchronise([self.student] if self.whole else [self.student, self.method], self.world)
 
     def _member(self) -> Member:
         recipe, stage = self.recipe, self.stages[self.stage]
@@ -126,7 +157,17 @@ class Run:
             trained, losses = own + features, cast(Losses, stage.losses)  # a stage is for distilling
             rate = stage.lr or recipe.lr
         optimizer = make_optimizer(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
-        return Member(self.student, self.method, losses, optimizer, main=stage is None, compiled=recipe.compile)
+        return Member(
+            self.student,
+            self.method,
+            losses,
+            optimizer,
+            main=stage is None,
+            compiled=recipe.compile,
+            world=self.world,
+            whole=self.whole,
+            sync=self.sync,
+        )
 
     def next_stage(self) -> None:
         self.stage, self.epoch, self.place = self.stage + 1, 0, 0
@@ -144,20 +185,29 @@ class Run:
     # --- state
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs."""
+        """Everything that a resumed run needs, whole on rank 0; for all ranks at once."""
+        method = dict(self.method.state_dict())
+        for name, part in memory.divided(self.method):
+            method[name] = part.collected(method[name])
         momentum = {
             str(i): each["momentum_buffer"] for i, each in enumerate(self.member.optimizer.state.values()) if each
         }
         return {
             **prefixed("student", dict(self.student.state_dict())),
-            **prefixed("method", dict(self.method.state_dict())),
+            **prefixed("method", method),
             **prefixed("momentum", momentum),
-            "totals": self.member.totals,
+            "totals": self.world.total(self.member.totals),
         }
+
+    def settle(self) -> None:
+        """Give all ranks the mean of the running statistics that each has taken of its share."""
+        self.world.average_(statistics([self.student, self.method]))
 
     def save(self) -> None:
         """Write a checkpoint, unless the weights are lost: it would replace a good one."""
         start = time.perf_counter()
+        if self.place:
+            self.settle()
         for name, value in (*self.student.named_parameters(), *self.method.named_parameters()):
             if not bool(torch.isfinite(value).all()):
                 raise InputError(
@@ -165,9 +215,13 @@ class Run:
                     f"lower lr. The last good checkpoint is in '{self.folder.path}'."
                 )
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
-        self.folder.save(self.tensors(), {**progress, "names": self.member.names, "history": self.history})
-        self.folder.log(self.history)
+        known = {**progress, "names": self.member.names, "history": self.history}
+        self.world.together(partial(self._write, self.tensors(), known))
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
+
+    def _write(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
+        self.folder.save(tensors, progress)
+        self.folder.log(self.history)
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if it has one."""
@@ -181,11 +235,17 @@ class Run:
         self.member.names = list(progress["names"])  # a run stopped after the last step of an epoch has no other source
         self.seconds, self.history = float(progress["seconds"]), list(progress["history"])
         put(self.student, without_prefix("student", tensors), self.folder.path)
-        put(self.method, without_prefix("method", tensors), self.folder.path)
+        method, state = without_prefix("method", tensors), self.method.state_dict()
+        for name, part in memory.divided(self.method):
+            if name in method:
+                method[name] = part.cut(method[name], state[name])
+        put(self.method, method, self.folder.path)
         momentum = without_prefix("momentum", tensors)
         for i, each in enumerate(self.member.optimizer.state.values()):
             each["momentum_buffer"].copy_(momentum[str(i)])
         self.member.totals.copy_(tensors["totals"])
+        if not self.world.leads:  # they are sums over ranks
+            self.member.totals.zero_()
         return True
 
     # --- epochs
@@ -197,12 +257,13 @@ class Run:
         for size in evaluation.sizes():
             replay(size)
         self.student.train()
-        return 100 * float(evaluation.right) / len(evaluation.images)
+        return 100 * float(self.world.total(evaluation.right)) / len(evaluation.images)
 
     def end_epoch(self, seconds: float) -> dict[str, Any]:
         """Read the sums of the epoch, evaluate, and note a line."""
+        self.settle()
         count, names = self.place, self.member.names  # a method's own order may leave samples out
-        totals = self.member.totals.tolist()
+        totals = self.world.total(self.member.totals).tolist()
         losses = {name: total / count for name, total in zip(names, totals, strict=False)}
         if not math.isfinite(sum(losses.values())):
             finite = dict(zip(names, totals[len(names) + 2 :], strict=False))
@@ -247,10 +308,15 @@ class Run:
             "weights": self.started,
             **versions(self.device),
         }
+        if self.world.size > 1:
+            self.result["ranks"] = self.world.size
         judged = [line for line in main if "validation" in line]
         if judged:
             best = max(judged, key=lambda line: line["validation"])
             self.result.update(best_validation=best["validation"], best_epoch=best["epoch"], best_test=best["test"])
+        self.world.together(self._write_result)
+
+    def _write_result(self) -> None:
         self.folder.save_model(self.student, self.data.train)
         self.folder.finish(self.result)
 

@@ -18,7 +18,9 @@ from scns.data import Images, epoch_table, padding
 from scns.features import Batch, Features
 from scns.feed import feed
 from scns.methods import Method
+from scns.syncnorm import Sync
 from scns.teacher import Teacher
+from scns.world import World
 
 Losses = Callable[[Batch, Features, Features | None], dict[str, Tensor]]
 
@@ -33,6 +35,9 @@ class Member:
     optimizer: torch.optim.SGD
     main: bool = True  # False in a stage: tables are not updated then
     compiled: str = "no"  # or "network", "all"
+    world: World = World()  # noqa: RUF009 (it is frozen)
+    whole: bool = False  # its losses are of the whole batch on every rank
+    sync: Sync | None = None  # of its batch norms
     lr: Tensor = field(init=False)
     names: list[str] = field(default_factory=list)
     # float32: for n losses, n sums; correct answers; answers; then n counts of the samples with a finite loss
@@ -41,9 +46,9 @@ class Member:
     def __post_init__(self) -> None:
         self.lr = self.optimizer.param_groups[0]["lr"]
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
-        self.student = quicker(self.student, self.compiled != "no")
-        rest = (self.losses, self.method.after_step, _sums)
-        self.losses, self.after_step, self.sums = (quicker(part, self.compiled == "all") for part in rest)
+        self.student = quicker(self.student, self.compiled != "no" and self.sync is None)
+        rest, alone = (self.losses, self.method.after_step, _sums), self.world.size == 1  # what passes is not compiled
+        self.losses, self.after_step, self.sums = (quicker(part, self.compiled == "all" and alone) for part in rest)
 
 
 _MOST_TERMS = 32
@@ -63,6 +68,9 @@ def quicker(part: Any, compiled: bool) -> Any:
 
 class Step:
     """Members that see the same batches, and the same teacher."""
+
+    warm_up = 3  # steps before a capture
+    ranks = 1  # processes that look ahead together
 
     def __init__(
         self,
@@ -135,15 +143,19 @@ class Step:
         first = 0
         for size in self.ahead_sizes():
             start = min(first, len(self.images) - size)
-            yield torch.arange(start, start + size, device=self.device)
+            yield self._own(torch.arange(start, start + size, device=self.device))
             first += size
         first, method = 0, self.members[0].method  # a method with companions trains alone
         for size in self.sizes(epoch):
             if first >= place:
                 index = self.order[first : first + size]
-                others = [method.companion_index(index, self.epoch).flatten()] if method.companions else []
-                yield torch.cat([index, *others])
+                others = [method.companion_index(index, self.epoch)] if method.companions else []
+                yield torch.cat([self._own(index), *(self._own(each).flatten() for each in others)])
             first += size
+
+    def _own(self, rows: Tensor) -> Tensor:
+        """Of the rows of a batch, those that this process forwards."""
+        return rows
 
     def __call__(self, size: int) -> None:
         """Train every member on the next `size` samples."""
@@ -168,7 +180,7 @@ class Step:
         if self.told is None or self.teacher is None:
             return []
         count, pixels = len(self.images), max(self.images.size, self.teacher.size) ** 2
-        chunk = min(count, max(self.batch, _AHEAD_PIXELS // pixels))
+        chunk = min(count, max(self.batch, self.ranks * _AHEAD_PIXELS // pixels))
         return [chunk] * -(-count // chunk)
 
     @torch.no_grad()
@@ -180,10 +192,14 @@ class Step:
         assert self.teacher is not None and self.told is not None
         first = self.ahead_place.clamp(max=len(self.images) - size)  # the last go is a whole one too
         index = first + torch.arange(size, device=self.device)
-        said = self.teacher(self._batch(index, size))
+        said = self._look(index)
         self.told.logits.index_copy_(0, index, said.logits)
         self.told.embedding.index_copy_(0, index, said.embedding)
         self.ahead_place.add_(size)
+
+    def _look(self, index: Tensor) -> Features:
+        assert self.teacher is not None
+        return self.teacher(self._batch(index, len(index)))
 
     def _tables(self) -> Features | None:
         teacher, count = self.teacher, len(self.images)
@@ -194,7 +210,7 @@ class Step:
         widths = (sample.logits.shape[1], sample.embedding.shape[1])
         if 4 * count * sum(widths) > _AHEAD_BYTES:
             return None
-        logits, embeddings = (torch.zeros(count, width, device=self.device) for width in widths)
+        logits, embeddings = (sample.logits.new_zeros(count, width) for width in widths)
         return Features(logits, embeddings)
 
     def _train(self, member: Member, index: Tensor, shared: Batch | None, told: Features | None) -> None:
@@ -297,7 +313,16 @@ def chunk_of(student: nn.Module, images: Images) -> int:
 class Evaluation:
     """Counts a network's correct answers on every image, without augmentation, chunk by chunk."""
 
-    def __init__(self, student: nn.Module, images: Images, *, chunk: int, bf16: bool = False) -> None:
+    def __init__(
+        self,
+        student: nn.Module,
+        images: Images,
+        *,
+        chunk: int,
+        bf16: bool = False,
+        span: tuple[int, int] | None = None,  # (start, stop) of the images to look at; all by default
+    ) -> None:
+        self.start, self.stop = span or (0, len(images))
         self.student, self.images, self.chunk, self.bf16 = student, images, min(chunk, len(images)), bf16
         device = images.labels.device
         self.place = torch.zeros((), dtype=torch.int64, device=device)
@@ -306,14 +331,15 @@ class Evaluation:
         self.fed = feed(images, self.chunk)
 
     def sizes(self) -> list[int]:
-        rest = len(self.images) % self.chunk
-        return [self.chunk] * (len(self.images) // self.chunk) + ([rest] if rest else [])
+        count = self.stop - self.start
+        rest = count % self.chunk
+        return [self.chunk] * (count // self.chunk) + ([rest] if rest else [])
 
     def begin(self) -> None:
-        self.place.zero_()
+        self.place.fill_(self.start)
         self.right.zero_()
         if self.fed is not None:
-            self.fed.begin(torch.arange(len(self.images), device=self.place.device).split(self.chunk))
+            self.fed.begin(torch.arange(self.start, self.stop, device=self.place.device).split(self.chunk))
 
     def supply(self) -> None:
         """Bring the next chunk to the device, where it is not there; before each call."""

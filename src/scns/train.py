@@ -5,24 +5,30 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from scns import augment, preflight
+from scns import augment
+from scns.agree import check_same_data, open_folder, resume_alike
 from scns.capture import Replay
-from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.features import Features
+from scns.join import elastic, joined
 from scns.methods import Method
 from scns.recipe import Recipe
 from scns.run import Data, Run, backends, choose_device, load_data, placed
+from scns.share import Share
+from scns.sharedstep import SharedStep
 from scns.step import Step
 from scns.teacher import Teacher, load_network
+from scns.world import World
 
 _SHARE = 0.02  # of a run's time that checkpoints may take
+_AGREE = 16  # steps on a GPU after which ranks ask each other whether to stop: their hosts need not meet at each
 
 
 class Stopped(Exception):
@@ -57,8 +63,9 @@ class Pack:
 
     def build(self) -> None:
         """The step for the stage that the runs are in."""
-        recipe = self.recipe
-        self.step = Step(
+        recipe, world = self.recipe, self.runs[0].world
+        kind = Step if world.size == 1 else partial(SharedStep, world=world)
+        self.step = kind(
             self.data.train,
             [run.member for run in self.runs],
             self.runs[0].teacher if recipe.distil else None,
@@ -70,7 +77,7 @@ class Pack:
         )
         graph = self.runs[0].graph
         supply = self.step.supply
-        self.replay = Replay(self.step, self.step.state, graph, before=supply)
+        self.replay = Replay(self.step, self.step.state, graph, before=supply, warm_up=self.step.warm_up)
         self.look_ahead = Replay(self.step.look_ahead, lambda: [self.step.ahead_place], graph, before=supply)
 
     def launch(self, watch: Watch) -> Iterator[None]:
@@ -149,7 +156,10 @@ class Shelf:
 
 
 def fit(recipe: Recipe, out: str | Path, *, watch: Watch | None = None, shelf: Shelf | None = None) -> Run:
-    """Train a recipe in the run folder `out`, or go on with it; a finished run is only read."""
+    """Train a recipe in the run folder `out`, or go on with it; a finished run is only read.
+
+    Under torchrun every process calls it, and they train together: `recipe.batch` is the batch of all of them.
+    """
     return fit_packed([(recipe, out)], watch=watch, shelf=shelf)[0]
 
 
@@ -158,34 +168,41 @@ def fit_packed(
 ) -> list[Run]:
     """Train several recipes at once on one device: those that share batches and teacher in one graph."""
     watch = watch or Watch()
-    with backends([recipe for recipe, _ in jobs]):
-        runs = prepare(jobs, shelf)
-        waiting = [run for run in runs if not run.result]
-        packs = [Pack(group) for group in _groups(waiting)]
-        for note in dict.fromkeys(run.data.note for run in waiting if run.data.note):
-            watch.note(note)
-        for run in waiting:
-            watch.start(run, run.recipe.epochs, run.epoch)
-        with polite_stop() as stopping:
-            # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.
-            packs = [pack for pack in packs if _go_on(pack, watch)]
-            while packs:
-                _train_epoch(packs, stopping, watch)
-                packs = [pack for pack in packs if _go_on(pack, watch)]
+    with joined(jobs[0][0].device) as world, backends([recipe for recipe, _ in jobs]):
+        runs = prepare(jobs, shelf, world)
+        with world.alike(), polite_stop() as stopping:
+            _train(runs, lambda: world.any(stopping()), watch)
         return runs
 
 
-def prepare(jobs: list[tuple[Recipe, str | Path]], shelf: Shelf | None = None) -> list[Run]:
+def _train(runs: list[Run], stopping: Callable[[], int], watch: Watch) -> None:
+    """Train the runs that are not finished, to their ends."""
+    waiting = [run for run in runs if not run.result]
+    packs = [Pack(group) for group in _groups(waiting)]
+    for note in dict.fromkeys(run.data.note for run in waiting if run.data.note):
+        watch.note(note)
+    for run in waiting:
+        watch.start(run, run.recipe.epochs, run.epoch)
+    # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.
+    packs = [pack for pack in packs if _go_on(pack, watch)]
+    while packs:
+        _train_epoch(packs, stopping, watch)
+        packs = [pack for pack in packs if _go_on(pack, watch)]
+
+
+def prepare(jobs: list[tuple[Recipe, str | Path]], shelf: Shelf | None = None, world: World | None = None) -> list[Run]:
     """Runs with their data, teachers and networks; data and teachers are loaded once where recipes share them."""
-    shelf = shelf or Shelf()
+    shelf, world = shelf or Shelf(), world or World()
     runs = []
     for recipe, out in jobs:
-        preflight.check(recipe)
-        finished = Folder(out).open(recipe)
-        run = Run(recipe, out, shelf.data(recipe), shelf.teacher(recipe))
+        finished = open_folder(recipe, out, world)
+        data = world.each(partial(shelf.data, recipe))
+        check_same_data(data, world)
+        teacher = world.each(partial(shelf.teacher, recipe))
+        run = world.each(partial(Run, recipe, out, data, teacher, world))
         if finished:
             _read_result(run)
-        elif not run.resume() and hasattr(run.method, "fill"):
+        elif not resume_alike(run) and hasattr(run.method, "fill"):
             _fill(run)
         runs.append(run)
     return runs
@@ -206,19 +223,22 @@ def _groups(runs: list[Run]) -> list[list[Run]]:
 
 
 def _train_epoch(packs: list[Pack], stopping: Callable[[], int], watch: Watch) -> None:
-    start = time.perf_counter()
-    for _ in zip_longest(*[pack.launch(watch) for pack in packs]):
-        if stopping():
+    start, asked = time.perf_counter(), 0
+    device, world = packs[0].runs[0].device, packs[0].runs[0].world
+    every = _AGREE if device.type == "cuda" and world.size > 1 else 1
+    for number, _ in enumerate(zip_longest(*[pack.launch(watch) for pack in packs]), 1):
+        if number % every == 0 and (asked := stopping()):
             break
     _wait(packs)
     seconds = time.perf_counter() - start
-    if stopping():
+    asked = asked or stopping()
+    if asked:
         for pack in packs:
             for run in pack.runs:
                 run.seconds += seconds
                 run.save()
         folders = ", ".join(str(run.folder.path) for pack in packs for run in pack.runs)
-        raise Stopped(f"Stopped; a checkpoint is in {folders}. The same command goes on from there.", stopping())
+        raise Stopped(f"Stopped; a checkpoint is in {folders}. The same command goes on from there.", asked)
     for pack in packs:
         for run in pack.runs:
             watch.epoch(run, run.end_epoch(seconds))
@@ -233,7 +253,7 @@ def _go_on(pack: Pack, watch: Watch) -> bool:
         pack.build()
     done = first.stages[first.stage] is None and first.epoch >= first.recipe.epochs
     for run in pack.runs:
-        if done or _due(run):
+        if done or run.world.together(partial(_due, run)):
             run.save()
         if done:
             run.finish()
@@ -253,13 +273,19 @@ def _fill(run: Run) -> None:
     """One pass over the training images, so that tables of features do not start with random rows."""
     images, teacher = run.data.train, run.teacher if run.recipe.distil else None
     run.student.eval()
-    for index in torch.arange(len(images), device=run.device).split(500):
-        pixels = augment.normalise(images.take(index), images.mean, images.std)
+    for index in torch.arange(len(images), device=run.device).split(500 * run.world.size):
+        share = Share(run.world, len(index))
+        pixels = augment.normalise(images.take(share.own(index)), images.mean, images.std)
         told = None
         if teacher is not None:
             known = teacher.logits is not None and teacher.embeddings is not None  # cached: it has seen these images
-            told = Features(teacher.logits[index], teacher.embeddings[index]) if known else teacher.see(pixels)  # type: ignore[index]
-        run.method.fill(index, run.student(pixels, features=True), told)  # type: ignore[operator]
+            told = (
+                Features(teacher.logits[index], teacher.embeddings[index])  # type: ignore[index]
+                if known
+                else share.whole(teacher.see(pixels), False)
+            )
+        seen = share.whole(run.student(pixels, features=True), False)
+        run.method.fill(index, seen, told)  # type: ignore[operator]
     run.student.train()
 
 
@@ -277,11 +303,14 @@ def _wait(packs: list[Pack]) -> None:
 
 @contextmanager
 def polite_stop() -> Iterator[Callable[[], int]]:
-    """The number of the signal that asked to stop after the step, or 0; a second one stops at once."""
+    """The number of the signal that asked to stop after the step, or 0; a second one stops at once.
+
+    torchrun passes on a signal that its workers may have got already, and kills those that do not end in time.
+    """
     asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:
-        if asked:
+        if asked and not elastic():
             raise KeyboardInterrupt
         asked.append(number)
 

@@ -35,6 +35,9 @@ app = typer.Typer(
 )
 
 
+_ONE_PROCESS = ("demo", "sweep", "tune")  # torchrun would start each of them several times over
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         screen.out.print(f"scns {__version__}")
@@ -43,11 +46,16 @@ def _version(wanted: bool) -> None:
 
 @app.callback(help="Better negatives: sampled by what a pretrained network or word vectors call similar.")
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    pass
+    command = context.invoked_subcommand
+    if command in _ONE_PROCESS and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "LOCAL_RANK" in os.environ:
+        raise InputError(
+            f"`scns {command}` starts its own processes: call it without torchrun, which is for `scns train`."
+        )
 
 
 app.command("demo")(demo.demo)
@@ -77,7 +85,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (InputError, OSError) as error:
         if os.environ.get("SCNS_DEBUG") == "1":
             raise
-        screen.complain(_sentence(error))
+        if getattr(error, "rank", 0) == 0:  # what all processes of a run know, the first of them says
+            screen.complain(_sentence(error))
         sys.exit(2)
     except KeyboardInterrupt:
         screen.complain("Stopped by Ctrl-C.")

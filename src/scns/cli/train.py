@@ -1,6 +1,7 @@
 """`scns train`, `scns eval`, `scns embed`, `scns export`: train a student and use it."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,9 @@ def train(
     ] = False,
     no_graph: Annotated[bool, typer.Option("--no-graph", help="Do not capture the step in a CUDA graph.")] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits on every CUDA run.")] = False,
+    gather: Annotated[
+        str | None, typer.Option(help="Under torchrun: losses of the whole batch auto (where needed), always or never.")
+    ] = None,
     tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events to the run folder.")] = True,
 ) -> None:
     """Train a recipe in a run folder; stopped or killed, the same command goes on.
@@ -51,10 +55,12 @@ def train(
 
     A cell of the paper's tables is trained as scns sweep does, with the teacher that a sweep in runs/ left, or another:
     scns train t3/kld/resnet110-resnet20 --set teacher=RUN
+
+    On several GPUs: torchrun --nproc-per-node 8 -m scns train cifar100
     """
     chosen, place = named_recipe(recipe, settings or [], epochs=epochs, subset=subset, seed=seed, out=out)
     given: dict[str, Any] = {"device": device, "precision": precision, "compile": "all" if compile else None}
-    given |= {"graph": False if no_graph else None, "deterministic": deterministic or None}
+    given |= {"graph": False if no_graph else None, "deterministic": deterministic or None, "gather": gather}
     _train(_changed(chosen, given), place, tensorboard)
 
 
@@ -83,25 +89,41 @@ def _changed(recipe: "Recipe", changes: dict[str, Any]) -> "Recipe":
 
 
 def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
-    from scns import preflight
+    """Train alone or, under torchrun, with the other processes; the one of rank 0 speaks for all."""
+    from scns.agree import open_folder
     from scns.checkpoint import Folder
+    from scns.join import joined, lost
+    from scns.run import choose_device
     from scns.runs import read_result
-    from scns.train import Stopped, fit
+    from scns.train import Stopped, Watch, fit
     from scns.watch import watching
 
-    preflight.check(recipe)
-    folder = Folder(out)
-    if folder.open(recipe):
-        screen.out.print("This run is finished already; it is not trained again.")
-        _tell(out, read_result(folder))
-        return
-    try:
-        with watching(screen.err, sys.stderr.isatty(), tensorboard) as watch:
-            run = fit(recipe, out, watch=watch)
-    except Stopped as stopped:
-        screen.complain(str(stopped))
-        raise typer.Exit(stopped.code) from None
-    _tell(out, run.result)
+    with joined(recipe.device) as world:
+        finished = open_folder(recipe, out, world)
+        if finished and world.leads:
+            screen.out.print("This run is finished already; it is not trained again.")
+            _tell(out, read_result(Folder(out)))
+        if finished:
+            return
+        if world.leads and world.size > 1 and not world.nccl and choose_device(recipe).type == "cuda" and recipe.graph:
+            screen.err.print("Several ranks share a GPU: messages pass by gloo, and steps are not captured.")
+        speaks = watching(screen.err, sys.stderr.isatty(), tensorboard) if world.leads else nullcontext(Watch())
+        try:
+            with speaks as watch:
+                run = fit(recipe, out, watch=watch)
+        except Stopped as stopped:
+            if world.leads:
+                screen.complain(str(stopped))
+            raise typer.Exit(stopped.code) from None
+        except RuntimeError as error:
+            if world.size == 1 or not lost(error):
+                raise
+            raise InputError(
+                f"Rank {world.rank} lost another rank, which may have said why; the last checkpoint is in '{out}', and "
+                "torchrun --max-restarts=3 would go on from it."
+            ) from None
+        if world.leads:
+            _tell(out, run.result)
 
 
 def _tell(out: Path, result: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from scns import functional, plugins
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features, Shapes
+from scns.world import World
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Setting:
     class_vectors: Callable[[], Tensor] | None = None  # word vectors of the label names, [classes, dim]
     answers: Callable[[], Tensor] | None = None  # the frozen network's logits of every training sample, [n, classes]
     seed: int = 0
+    world: World = World()  # noqa: RUF009 (it is frozen)  # the processes that train together
+    divided: bool = False  # True: each of them holds its share of the tables with a row a sample
 
     @property
     def classes(self) -> int:
@@ -64,6 +67,9 @@ class Method(nn.Module):
     """
 
     needs: tuple[str, ...] = ()  # of "teacher", "maps", "preacts", "embeddings", "class_vectors"
+    # Whether a sample's loss depends on others of its batch: processes that train together then all compute it of the
+    # whole batch. False: each computes it of its share, and the mean is taken of the shares.
+    whole_batch = True
     companions = 0  # how many samples beside each anchor a step forwards, chosen by `companion_index`
 
     def __init__(self, setting: Setting, *, ce: float = 1.0, kld: float = 0.0, temperature: float = 4.0) -> None:
@@ -108,7 +114,9 @@ class Method(nn.Module):
         losses = {}
         if self.ce:
             labels = batch.labels[:count]
-            total = F.cross_entropy(student.logits[:count].float(), labels, ignore_index=-1, reduction="sum")
+            logits = student.logits[:count]
+            wide = logits if logits.dtype == torch.float64 else logits.float()
+            total = F.cross_entropy(wide, labels, ignore_index=-1, reduction="sum")
             losses["ce"] = self.ce * total / (labels >= 0).sum().clamp(min=1)
         if self.kld:
             assert teacher is not None

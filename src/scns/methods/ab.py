@@ -42,6 +42,7 @@ class Connector(nn.Module):
 
 class Objective(Method):
     needs = ("teacher", "preacts")
+    whole_batch = False
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ PRESETS = {"repdistiller": {"weight": 1000.0}}
 
 class Objective(Method):
     needs = ("teacher", "maps")
+    whole_batch = False
 
     def __init__(
         self,

@@ -15,3 +15,4 @@ class Objective(Method):
     """Cross-entropy."""
 
     needs = ("logits",)
+    whole_batch = False

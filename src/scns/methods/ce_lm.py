@@ -27,6 +27,7 @@ class Objective(Method):
     """Cross-entropy on anchors and on mixtures."""
 
     needs = ("logits",)
+    whole_batch = False
     companions = 1
 
     def __init__(

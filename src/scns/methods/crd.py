@@ -19,18 +19,26 @@ from scns import draws, functional
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features
 from scns.functional.inputs import full_precision
+from scns.memory import Part
 from scns.methods import Head, Method, Setting
 from scns.methods._pairs import teacher_shapes
 from scns.methods._sampler import make_sampler
 from scns.sampling import Positives
+from scns.world import World
 
 REFERENCE = "Tian et al., 2020"
 PRESETS = {"repdistiller": {"weight": 0.8, "distinct": True}}  # it draws negatives without repetition
 
+_ALONE = World()
+
 
 class CRD(nn.Module):
-    """The contrast of two networks' embeddings through two memory banks, one row a training sample."""
+    """The contrast of two networks' embeddings through two memory banks, one row a training sample.
 
+    In a `world` of several processes, Z is of all their samples; `divided`, each holds its share of the banks.
+    """
+
+    by_row = ("student_bank", "teacher_bank")
     student_bank: Tensor
     teacher_bank: Tensor
     student_constant: Tensor
@@ -46,6 +54,8 @@ class CRD(nn.Module):
         tau: float = 0.07,
         momentum: float = 0.5,
         seed: int = 0,
+        world: World = _ALONE,
+        divided: bool = False,
     ) -> None:
         super().__init__()
         if dim < 1:
@@ -55,9 +65,10 @@ class CRD(nn.Module):
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
         self.rows, self.tau, self.momentum = rows, tau, momentum
+        self.world, self.part = world, Part(rows, world if divided else _ALONE)
         self.student_head, self.teacher_head = Head(student_width, dim), Head(teacher_width, dim)
         for number, name in enumerate(("student", "teacher")):
-            self.register_buffer(f"{name}_bank", _first_rows(rows, dim, seed, number))  # [rows, dim]
+            self.register_buffer(f"{name}_bank", _first_rows(self.part.numbers(), dim, seed, number))  # [rows, dim]
             self.register_buffer(f"{name}_constant", torch.full((), -1.0))  # Z; below 0: not set yet
 
     def forward(self, student_embedding: Tensor, teacher_embedding: Tensor, index: Tensor) -> Tensor:
@@ -69,7 +80,8 @@ class CRD(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Dot products [batch, 1 + negatives]: the student's z with the teacher's bank and the other way round."""
         ours, theirs = self.student_head(student_embedding), self.teacher_head(teacher_embedding)
-        return _picked(ours, self.teacher_bank, index), _picked(theirs, self.student_bank, index)
+        own = _picked(ours, self.teacher_bank, index, self.part)
+        return own, _picked(theirs, self.student_bank, index, self.part)
 
     def contrast(self, student: Tensor, teacher: Tensor) -> Tensor:
         """The loss of such dot products; the first call fixes the constants Z."""
@@ -78,13 +90,21 @@ class CRD(nn.Module):
     def side(self, similarities: Tensor, constant: Tensor) -> Tensor:
         scores = torch.exp(similarities / self.tau)
         with torch.no_grad():  # no branch on its value: nothing waits for the device
-            constant.copy_(torch.where(constant < 0, scores.mean() * self.rows, constant))
+            constant.copy_(torch.where(constant < 0, self._mean(scores) * self.rows, constant))
         return functional.crd_nce(scores / constant.clone(), self.rows)
+
+    def _mean(self, scores: Tensor) -> Tensor:
+        """The mean over the whole batch, of which this process may see a part."""
+        if self.world.size == 1:
+            return scores.mean()
+        total, count = self.world.total(torch.stack([scores.sum(), scores.new_full((), scores.numel())]))
+        return total / count
 
     @torch.no_grad()
     def update(self, rows: Tensor, student_embedding: Tensor, teacher_embedding: Tensor) -> None:
         """Move the banks' `rows` towards the embeddings, projected by the heads as they are now (in CRD's code: before
         the optimiser's step); of a row named twice, either may win."""
+        rows = self.part.place(rows)
         for bank, z in (
             (self.student_bank, self.student_head(student_embedding)),
             (self.teacher_bank, self.teacher_head(teacher_embedding)),
@@ -95,6 +115,7 @@ class CRD(nn.Module):
 
 class Objective(Method):
     needs = ("teacher", "embedding")
+    whole_batch = False
 
     def __init__(
         self,
@@ -132,6 +153,8 @@ class Objective(Method):
             tau=tau,
             momentum=momentum,
             seed=setting.seed,
+            world=setting.world,
+            divided=setting.divided,
         )
 
     def index(self, batch: Batch) -> Tensor:
@@ -151,12 +174,12 @@ class Objective(Method):
         self.crd.update(batch.index[: batch.anchors], student.embedding, teacher.embedding)
 
 
-def _first_rows(rows: int, dim: int, seed: int, number: int) -> Tensor:
+def _first_rows(rows: Tensor, dim: int, seed: int, number: int) -> Tensor:
     """U(-r, r), r = 1 / sqrt(dim / 3): about unit length, and not normalised, as in CRD's code."""
-    uniform = draws.uniform(seed, draws.MEMORY, number, torch.arange(rows)[:, None], torch.arange(dim))
+    uniform = draws.uniform(seed, draws.MEMORY, number, rows[:, None], torch.arange(dim))
     return (2 * uniform - 1) / math.sqrt(dim / 3)
 
 
 @full_precision
-def _picked(z: Tensor, bank: Tensor, index: Tensor) -> Tensor:
-    return (z @ bank.T).gather(1, index)
+def _picked(z: Tensor, bank: Tensor, index: Tensor, part: Part) -> Tensor:
+    return part.picked(z, bank, index)

@@ -64,6 +64,7 @@ class Objective(crd.Objective):
         )
         check_positive("lm_weight", lm_weight, zero=True)
         self.lm_weight, self.seed = lm_weight, setting.seed
+        self.whole_batch = lm_weight > 0  # mixtures are told from those of the batch's other pairs
         self.quantile = mixup.BetaQuantile(beta, fold=False)  # mixtures match mixtures: none of them is a negative
         self.register_buffer("mixture_constant", torch.full((), -1.0))  # as CRD's Z; below 0: not set yet
 
@@ -81,8 +82,11 @@ class Objective(crd.Objective):
         drawn = self.sampler.sample(anchors, 1, epoch=batch.epoch)[:, 0]
         nu = self.quantile(draws.uniform(self.seed, draws.MIXING, batch.epoch, anchors))
         with torch.autocast(ours.device.type, enabled=False):
-            first = F.normalize(mixup.mix(self.crd.student_bank[drawn].to(ours.dtype), ours, nu), dim=1)
-            second = F.normalize(mixup.mix(self.crd.teacher_bank[drawn].to(theirs.dtype), theirs, nu), dim=1)
+            banks = (self.crd.part.take(bank, drawn) for bank in (self.crd.student_bank, self.crd.teacher_bank))
+            first, second = (
+                F.normalize(mixup.mix(negative.to(z.dtype), z, nu), dim=1)
+                for negative, z in zip(banks, (ours, theirs), strict=True)
+            )
             similarities = first @ second.T
             column = chances.columns(len(anchors), anchors)
             own_first = (column[:, None] + column) % len(anchors)  # [batch, batch]: row i is i, i + 1, ..., i - 1

@@ -34,6 +34,7 @@ class Regressor(nn.Module):
 
 class Objective(Method):
     needs = ("teacher", "maps")
+    whole_batch = False
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ PRESETS = {"repdistiller": {"weight": 0.0}}  # its script passes 50, but the los
 
 class Objective(Method):
     needs = ("teacher", "maps")
+    whole_batch = False
 
     def __init__(
         self,

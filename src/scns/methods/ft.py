@@ -73,6 +73,7 @@ def _layers(
 
 class Objective(Method):
     needs = ("teacher", "maps")
+    whole_batch = False
 
     def __init__(
         self,

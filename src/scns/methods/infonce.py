@@ -27,6 +27,7 @@ from scns.methods import Head, Method, Setting
 from scns.methods._sampler import make_sampler
 from scns.sampling import Positives
 from scns.soft import SoftNegatives
+from scns.world import World
 
 REFERENCE = "O'Neill and Bollegala, 2021"
 
@@ -101,17 +102,23 @@ class Objective(Method):
         self.weight, self.lm_weight = weight, lm_weight
         self.normalize, self.nu_per, self.mixture, self.positive = normalize, nu_per, mixture, positive
         self.symmetric, self.seed = symmetric, setting.seed
+        self.whole_batch = lm_weight > 0 and (mixture != "negatives" or nu_per == "batch")
         if refresh and sampler != "soft":
             raise InputError(f"refresh=true is for sampler 'soft', but the sampler is '{sampler}'.")
+        if refresh and setting.divided and setting.world.size > 1:
+            raise InputError("refresh=true reads the whole table, so tables=sharded cannot be; use tables=replicated.")
         self.positives = Positives(setting.believed(), seed=setting.seed)
         # A mixture that has a target of its own, as in matching, may lie anywhere between the two: no fold.
         self.quantile = mixup.BetaQuantile(beta, fold=fold and mixture == "negatives")
-        self.student_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed)
+        world = setting.world if setting.divided else World()
+        self.student_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed, world=world)
         self.student_head = Head(setting.student.width, dim)
         self.teacher_head = self.teacher_table = None
         if setting.teacher is not None:
             self.teacher_head = Head(setting.teacher.width, dim)
-            self.teacher_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed + 1)
+            self.teacher_table = FeatureTable(
+                len(setting.labels), dim, momentum=momentum, seed=setting.seed + 1, world=world
+            )
         start = self._contrasted().features.clone() if refresh else None
         self.register_buffer("proposal", start)  # what the sampler goes by: state, as the table moves on meanwhile
         if start is not None:
@@ -212,8 +219,8 @@ class Objective(Method):
         nu = self._coefficients(anchors, 1, epoch)[:, 0]
         if self.mixture == "cross":
             student, teacher = teacher, student
-        first = mixup.mix(self.student_table.features[drawn].to(student.dtype), student, nu)
-        second = mixup.mix(self.teacher_table.features[drawn].to(teacher.dtype), teacher, nu)
+        first = mixup.mix(self.student_table.take(drawn).to(student.dtype), student, nu)
+        second = mixup.mix(self.teacher_table.take(drawn).to(teacher.dtype), teacher, nu)
         if self.normalize:
             first, second = F.normalize(first, dim=1), F.normalize(second, dim=1)
         similarity = first @ second.T  # [batch, batch]

@@ -14,6 +14,7 @@ PRESETS = {"repdistiller": {"ce": 0.1, "kld": 0.9, "temperature": 4.0}}
 
 class Objective(Method):
     needs = ("teacher", "logits")
+    whole_batch = False
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ PRESETS = {"repdistiller": {"weight": 50.0}}
 
 class Objective(Method):
     needs = ("teacher", "maps")
+    whole_batch = False
 
     def __init__(
         self,

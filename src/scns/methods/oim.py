@@ -27,6 +27,7 @@ class Objective(Method):
     """Cross-entropy and -log p of the class's prototype."""
 
     needs = ("embedding",)
+    whole_batch = False
 
     def __init__(
         self,

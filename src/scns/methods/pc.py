@@ -31,6 +31,7 @@ class Objective(Method):
     """Cross-entropy and the hinge on Pearson's correlations."""
 
     needs = ("teacher", "embedding")
+    whole_batch = False
 
     def __init__(
         self,

@@ -97,6 +97,8 @@ class Objective(infonce.Objective):
             check_positive(f"{name}_weight", value, zero=True)
         self.lm_kld_weight, self.positive_weight, self.negative_weight = fresh.values()
         self.distance, self.lm_target = distance, lm_target
+        if distance != "pearson" and (positive_weight or negative_weight):
+            self.whole_batch = True  # CKA is of a batch
         self.forwards_negative = bool(lm_kld_weight or negative_weight)
         self.companions = int(bool(positive_weight)) + int(self.forwards_negative)  # the positive first
         if self.forwards_negative and self.sampler.everything:

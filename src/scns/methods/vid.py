@@ -46,6 +46,7 @@ class VID(nn.Module):
 
 class Objective(Method):
     needs = ("teacher", "maps")
+    whole_batch = False
 
     def __init__(
         self,
