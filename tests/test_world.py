@@ -109,6 +109,7 @@ def all_jobs(made: Path) -> dict[str, dict[str, Any]]:
     named["again"] = as_job(shared_recipe(), made / "run")
     named["stopped"] = as_job(shared_recipe(tables="sharded"), made / "stopped", stop=[1, 3])
     named["too many"] = as_job(recipe(batch=1), made / "too-many")
+    named["on the host"] = as_job(shared_recipe(data_on="host"), made / "on-the-host")
     named["never"] = as_job(shared_recipe(tables="sharded", gather="never"), made / "never")
     named["recipes"] = as_job(recipe(), made / "recipes", changes={"1": {"lr": 0.1, "evaluate_every": 3}})
     named["blocked"] = as_job(recipe(), Path("runs/shared"), there={"0": str(made), "1": str(blocked)})
@@ -183,6 +184,11 @@ def test_a_run_of_two_ranks_is_that_of_one(two: Ranks, tmp_path: Path) -> None:
     assert said["result"]["ranks"] == 2 and "ranks" not in alone.result
     names = {path.name for path in (two.where / "run").iterdir()}
     assert names == {path.name for path in (tmp_path / "alone").iterdir()}  # nothing of another rank's lies about
+
+
+def test_images_that_stay_on_the_host_give_the_same_weights(two: Ranks) -> None:
+    for one, other in zip(two.kept("run"), two.kept("on the host"), strict=True):
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_finished_run_is_only_read(two: Ranks) -> None:
@@ -306,7 +312,7 @@ def few_steps(kind: Callable[..., Step], device: str) -> list[Tensor]:
         norm.num_batches_tracked = None
     optimizer = make_optimizer([*student.parameters(), *method.parameters()], 0.05, 0.9, 1e-3, False)
     step = kind(images, [Member(student, method, method.forward, optimizer)], None, batch=11, seed=3)
-    replay = Replay(step, step.state, device == "cuda", step.warm_up)
+    replay = Replay(step, step.state, device == "cuda", warm_up=step.warm_up)
     step.begin(1)
     for size in step.sizes(1):
         replay(size)

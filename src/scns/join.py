@@ -1,6 +1,5 @@
 """How processes that torchrun started find each other, and notice that one is gone."""
 
-import gc
 import os
 import socket
 import time
@@ -62,7 +61,6 @@ def joined(device: str) -> Iterator[World]:
     try:
         yield current()
     finally:
-        gc.collect()  # steps refer to themselves; while one lives, so do gloo's threads, which can spoil Python's end
         dist.destroy_process_group()
 
 

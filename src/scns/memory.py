@@ -170,8 +170,7 @@ def _what_fits(rows: int, dim: int, free: int) -> str:
     narrow = (free // 2 // rows - 1) // 4
     size = min(_QUEUE, free // 2 // FeatureQueue.bytes(1, dim))
     fewer = f"dim={narrow:,} fits, or " if narrow >= 1 else ""
-    queue = f"a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
-    return f"{fewer}{queue}, or tables=sharded divides it among the GPUs of torchrun"
+    return f"{fewer}a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
 
 
 def check_room(module: nn.Module, device: torch.device | str) -> None:

@@ -181,6 +181,8 @@ def _train(runs: list[Run], stopping: Callable[[], int], watch: Watch) -> None:
     packs = [Pack(group) for group in _groups(waiting)]
     for note in dict.fromkeys(run.data.note for run in waiting if run.data.note):
         watch.note(note)
+    if any(run.recipe.graph and run.device.type == "cuda" and not run.graph for run in waiting):
+        watch.note("Several ranks share a GPU: messages pass by gloo, and steps are not captured.")
     for run in waiting:
         watch.start(run, run.recipe.epochs, run.epoch)
     # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.

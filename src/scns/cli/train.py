@@ -1,5 +1,6 @@
 """`scns train`, `scns eval`, `scns embed`, `scns export`: train a student and use it."""
 
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -93,7 +94,6 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
     from scns.agree import open_folder
     from scns.checkpoint import Folder
     from scns.join import joined, lost
-    from scns.run import choose_device
     from scns.runs import read_result
     from scns.train import Stopped, Watch, fit
     from scns.watch import watching
@@ -105,8 +105,6 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
             _tell(out, read_result(Folder(out)))
         if finished:
             return
-        if world.leads and world.size > 1 and not world.nccl and choose_device(recipe).type == "cuda" and recipe.graph:
-            screen.err.print("Several ranks share a GPU: messages pass by gloo, and steps are not captured.")
         speaks = watching(screen.err, sys.stderr.isatty(), tensorboard) if world.leads else nullcontext(Watch())
         try:
             with speaks as watch:
@@ -124,6 +122,10 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
             ) from None
         if world.leads:
             _tell(out, run.result)
+    if world.size > 1:  # torch leaves gloo's threads behind, which can abort the process while Python winds up
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _tell(out: Path, result: dict[str, Any]) -> None:
