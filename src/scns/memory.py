@@ -38,9 +38,13 @@ class Part:
     def count(self) -> int:
         return self.stop - self.start
 
+    @property
+    def stored(self) -> int:
+        return self.count + self.divided
+
     def numbers(self) -> Tensor:
         """int64: the rows to store, by their number in the whole table."""
-        return torch.arange(self.start, self.stop + self.divided)
+        return torch.arange(self.start, self.start + self.stored)
 
     def place(self, rows: Tensor) -> Tensor:
         """Where rows of the whole table are stored here; others' at the row too many."""
@@ -119,20 +123,20 @@ class FeatureTable(nn.Module):
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
         self.momentum, self.part = momentum, Part(rows, world)
-        numbers = self.part.numbers()
-        needed, free = self.bytes(len(numbers), dim), room.free("cpu")
+        held = self.part.stored
+        needed, free = self.bytes(held, dim), room.free("cpu")
         if needed > free:
             raise InputError(
-                f"A feature table of {len(numbers):,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are "
-                f"free; {_what_fits(len(numbers), dim, free)}."
+                f"A feature table of {held:,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are free; "
+                f"{_what_fits(held, dim, free)}."
             )
-        self.register_buffer("features", torch.empty(len(numbers), dim))
+        self.register_buffer("features", torch.empty(held, dim))
         done = 0
-        for some in numbers.split(max(1, _BLOCK // dim)):
+        for some in self.part.numbers().split(max(1, _BLOCK // dim)):
             start = 2 * draws.uniform(seed, draws.MEMORY, some[:, None], torch.arange(dim)) - 1
             self.features[done : done + len(some)] = F.normalize(start, dim=1)
             done += len(some)
-        self.register_buffer("filled", torch.zeros(len(numbers), dtype=torch.bool))
+        self.register_buffer("filled", torch.zeros(held, dtype=torch.bool))
 
     @staticmethod
     def bytes(rows: int, dim: int) -> int:
