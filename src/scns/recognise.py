@@ -12,7 +12,8 @@ from scns.recipe import Recipe, differences
 from scns.tables import Cell
 
 # A run may differ in these from its cell and still be compared with the paper: chance, speed, and where things lie.
-_NEUTRAL = ("seed", "data_seed", "teacher", "precision", "compile", "graph", "deterministic")
+_SPEED = ("precision", "compile", "graph", "deterministic", "gather", "tables", "data_on")
+_NEUTRAL = ("seed", "data_seed", "teacher", *_SPEED)
 _ABOVE = 4  # folders above a run in which its teacher is looked for: those of a sweep, and one around them
 
 
