@@ -34,6 +34,7 @@ _COMPARED = {
     "InfoNCE with uniform negatives, against none": ("uniform", "answers"),
     "class-level negatives, against uniform ones": ("class", "uniform"),
     "instance-level negatives, against uniform ones": ("instance", "uniform"),
+    "InfoNCE with instance-level negatives, against none": ("instance", "answers"),
 }
 FOLLOWING = """\
 # your pictures in PICTURES/train/<class>/ and PICTURES/test/<class>/: a teacher, then a small network of it
@@ -41,7 +42,6 @@ scns train mini-ce --set data=folder --set root=PICTURES --set student=wrn-16-2 
 scns train demo-instance --set data=folder --set root=PICTURES --set labelled=0 --set teacher=runs/teacher --out runs/small
 # embeddings and labels of any network: who would be drawn as negatives?
 scns neighbors build --embeddings x.npy --labels y.npy -k 100 --out table.safetensors"""  # noqa: E501
-_FEW = 2.23 / 1.96  # a spread of 3 seeds x 5 students has 10 degrees of freedom: Student's quantile over the normal one
 _DRAWN = 64  # negatives an anchor, for the numbers on whom each sampler picks
 _SHOWN = ("cat", "truck")  # classes whose neighbours are printed: one animal, one machine
 
@@ -58,8 +58,15 @@ class Scale:
     test: int = 0  # test images that the networks are judged on at the end; 0: all 2,000
     looks: int = 4  # at the test images while training: a curve has as many points, each costs a fifth of an epoch
     # What another seed does to a student's accuracy and retrieval, in points: the standard deviation over seeds 0, 1
-    # and 2, pooled over the five students.
+    # and 2, pooled over the students.
     spread: tuple[float, float] = (1.4, 0.8)
+    quantile: float = 2.23  # Student's, 95 %, for the 10 degrees of freedom of that spread: 5 students x (3 - 1) seeds
+    students: tuple[str, ...] = tuple(STUDENTS)
+
+    @property
+    def seeds(self) -> tuple[float, float]:
+        """The spread as that of a normal distribution with the same 95 % interval."""
+        return (self.spread[0] * self.quantile / 1.96, self.spread[1] * self.quantile / 1.96)
 
     @property
     def chance(self) -> str:
@@ -70,7 +77,15 @@ class Scale:
         )
 
 
-QUICK = Scale(epochs=3, labelled_epochs=15, looks=2, spread=(1.8, 0.7))
+QUICK = Scale(
+    epochs=5,
+    labelled_epochs=15,
+    test=1000,
+    looks=1,
+    spread=(2.3, 0.7),
+    quantile=2.45,  # 6 degrees of freedom
+    students=("labels", "answers", "instance"),
+)
 
 
 @dataclass(frozen=True)
@@ -121,14 +136,18 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
 
     say(f"3/4  Students: {recipe.student}, 25 labels a class; then with the teacher's help, and no label more.")
     networks = []
-    for number, (name, had) in enumerate(STUDENTS.items(), 1):
+    for number, name in enumerate(scale.students, 1):
         student = fit(_recipe(name, scale), out / f"{number}-{name}", watch=watch, shelf=shelf)
         eyes = Teacher(student.student)
         seen[name] = _look(eyes, eyes.embed(images)[1], images, test)
-        networks.append(_network(name, had, seen[name], student.result["seconds"], scale.spread))
+        networks.append(_network(name, STUDENTS[name], seen[name], student.result["seconds"], scale.seeds))
         say(f"     {name:9} {networks[-1].accuracy} % right, after {networks[-1].seconds:.0f} s")
     networks.append(best)
-    changes = [_change(what, seen[one], seen[other], scale.spread) for what, (one, other) in _COMPARED.items()]
+    changes = [
+        _change(what, seen[one], seen[other], scale.seeds)
+        for what, (one, other) in _COMPARED.items()
+        if one in seen and other in seen
+    ]
 
     say("4/4  The page.")
     opening = Opening(
@@ -188,11 +207,11 @@ def _look(network: Teacher, gallery: Tensor, images: Images, test: Images) -> Se
 
 
 def _network(name: str, had: str, seen: Seen, seconds: float | None, spread: tuple[float, float]) -> Network:
-    right, precision = (_FEW * each for each in spread)
-    return Network(name, had, scores.estimate(seen.right, right), scores.estimate(seen.precision, precision), seconds)
+    accuracy, retrieval = scores.estimate(seen.right, spread[0]), scores.estimate(seen.precision, spread[1])
+    return Network(name, had, accuracy, retrieval, seconds)
 
 
 def _change(what: str, one: Seen, other: Seen, spread: tuple[float, float]) -> Change:
-    right, precision = (math.sqrt(2) * _FEW * each for each in spread)  # two students, each with its chance
+    right, precision = (math.sqrt(2) * each for each in spread)  # two students, each with its chance
     accuracy = scores.estimate(one.right - other.right, right)
     return Change(what, accuracy, scores.estimate(one.precision - other.precision, precision))

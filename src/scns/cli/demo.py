@@ -18,7 +18,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder to write to; give it again to see the same results.")] = Path(
         "scns-demo"
     ),
-    quick: Annotated[bool, typer.Option("--quick", help="In 40 seconds: a fifth of the epochs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="In 40 seconds: three students, fewer epochs.")] = False,
 ) -> None:
     """See it work on bundled data: a teacher, few labels, chosen negatives. Two to three minutes, no download."""
     from scns import demo
