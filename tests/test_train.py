@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -337,3 +338,27 @@ def test_unlabelled_images_count_for_nothing_but_the_features(tmp_path: Path) ->
     run = single(recipe("infonce", labelled=3, epochs=1, arguments=INFONCE), tmp_path / "run")
     assert int((run.data.train.labels >= 0).sum()) == 30
     assert int(run.member.totals[len(run.member.names) + 1]) == 30  # answers that could be right
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("method", ["ce", "infonce", "crd"])
+def test_a_compiled_step_is_whole_graphs_and_the_same_step(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in network, views, losses and tables makes the compiler give up; the tail batch is not compiled for."""
+    made = []
+
+    def whole(part: Any, compiled: bool) -> Any:
+        if not compiled:
+            return part
+        made.append(part)
+        return torch.compile(part, fullgraph=True, backend="eager", dynamic=False)
+
+    torch.compiler.reset()
+    wanted = replace(recipe_of(method), teacher_mode="cached" if method == "crd" else "live", epochs=1)
+    plain = single(wanted, tmp_path / "plain")
+    monkeypatch.setattr("scns.step.quicker", whole)
+    compiled = single(replace(wanted, compile="all"), tmp_path / "compiled")
+    assert len(made) == 5  # network, losses, tables, sums, views
+    assert equal(weights(tmp_path / "plain"), weights(tmp_path / "compiled"))
+    assert plain.history[0]["loss"] == compiled.history[0]["loss"]
