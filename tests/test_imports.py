@@ -9,7 +9,7 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "plugins", "room", "ranks", "ahead", "world"},
+    {"errors", "files", "features", "draws", "sgd", "plugins", "room", "ranks", "ahead", "world"},
     {
         "data",
         "augment",

@@ -14,7 +14,8 @@ from scns.data import Images, epoch_table
 from scns.features import Batch, Features, Shapes
 from scns.methods import Method, Setting
 from scns.recipe import Recipe
-from scns.step import Evaluation, Member, Step, make_optimizer
+from scns.sgd import SGD
+from scns.step import Evaluation, Member, Step
 
 MEAN, STD = np.array([0.4914, 0.4822, 0.4465]), np.array([0.2023, 0.1994, 0.2010])
 
@@ -72,7 +73,7 @@ def test_two_epochs_equal_a_plain_loop(nesterov: bool, monkeypatch: pytest.Monke
     torch.manual_seed(0)
     ours = models.build("resnet8", 10).double().train()
     theirs = copy.deepcopy(ours)
-    optimizer = make_optimizer(ours.parameters(), 1.0, wanted.momentum, wanted.weight_decay, nesterov)
+    optimizer = SGD(ours.parameters(), 1.0, wanted.momentum, wanted.weight_decay, nesterov)
     method = methods.build("ce", Setting(images.labels, Shapes(10, 64)))
     step = Step(images, [Member(ours, method, method, optimizer)], None, batch=18, seed=5)
     assert step.sizes(1) == [18, 18, 14]
@@ -120,7 +121,7 @@ class Tiny(nn.Module):
 
 def recorded(method: Recorder, *, main: bool = True, epoch: int = 1, start: int = 0) -> Step:
     network = Tiny()
-    optimizer = make_optimizer([*network.parameters(), method.weight], 0.1, 0.9, 0.0, False)
+    optimizer = SGD([*network.parameters(), method.weight], 0.1, 0.9, 0.0, False)
     step = Step(few(20), [Member(network, method, method, optimizer, main)], None, batch=8, seed=3)
     step.begin(epoch, start)
     place = 0
@@ -200,9 +201,9 @@ def test_evaluation_counts_every_image(count: int, chunk: int) -> None:
 
 def test_the_learning_rate_is_a_tensor_that_counts() -> None:
     weight = nn.Parameter(torch.ones(1))
-    optimizer = make_optimizer([weight], 0.5, 0.0, 0.0, False)
+    optimizer = SGD([weight], 0.5, 0.0, 0.0, False)
     weight.grad = torch.ones(1)
-    optimizer.param_groups[0]["lr"].fill_(0.25)
+    optimizer.lr.fill_(0.25)
     optimizer.step()
     assert weight.item() == 0.75
 
@@ -213,5 +214,5 @@ def test_a_step_knows_everything_that_it_changes() -> None:
     known = {id(tensor) for tensor in step.state()}
     member = step.members[0]
     tensors = [member.totals, step.place, *member.student.parameters(), *method.parameters()]
-    tensors += [each["momentum_buffer"] for each in member.optimizer.state.values()]
+    tensors += member.optimizer.velocities
     assert all(id(tensor) in known for tensor in tensors)

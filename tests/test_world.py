@@ -32,9 +32,10 @@ from scns.memory import FeatureTable
 from scns.methods import Setting
 from scns.recipe import Recipe
 from scns.run import Run, load_data
+from scns.sgd import SGD
 from scns.share import Share
 from scns.sharedstep import SharedStep
-from scns.step import Member, Step, make_optimizer
+from scns.step import Member, Step
 from scns.syncnorm import synchronise
 from scns.teacher import Teacher, load_network
 from scns.world import World
@@ -310,7 +311,7 @@ def few_steps(kind: Callable[..., Step], device: str) -> list[Tensor]:
     for norm in (student.norm1, student.norm2):
         norm.reset_running_stats()
         norm.num_batches_tracked = None
-    optimizer = make_optimizer([*student.parameters(), *method.parameters()], 0.05, 0.9, 1e-3, False)
+    optimizer = SGD([*student.parameters(), *method.parameters()], 0.05, 0.9, 1e-3, False)
     step = kind(images, [Member(student, method, method.forward, optimizer)], None, batch=11, seed=3)
     replay = Replay(step, step.state, device == "cuda", warm_up=step.warm_up)
     step.begin(1)

@@ -14,8 +14,9 @@ from scns.data import Images
 from scns.features import Batch, Features, Shapes
 from scns.memory import divided
 from scns.methods import Method, Setting
+from scns.sgd import SGD
 from scns.sharedstep import SharedStep
-from scns.step import Member, Step, make_optimizer
+from scns.step import Member, Step
 from scns.syncnorm import synchronise
 from scns.world import World
 
@@ -161,7 +162,7 @@ def trained(case: Case, world: World, steps: int = 20) -> dict[str, Tensor]:
     tables = dict(method.state_dict())
     for name, part in divided(method):
         tables[name] = part.collected(tables[name])
-    gradients = {f"gradient {i}": p.grad for i, p in enumerate(member.optimizer.param_groups[0]["params"])}
+    gradients = {f"gradient {i}": p.grad for i, p in enumerate(member.optimizer.parameters)}
     changed = {**{f"student {name}": value for name, value in student.state_dict().items()}, **tables, "sums": sums}
     changed |= {name: value for name, value in gradients.items() if value is not None}
     return {name: value.detach().clone().contiguous() for name, value in changed.items()}
@@ -188,7 +189,7 @@ def _member(case: Case, student: nn.Module, method: Method, world: World, whole:
         losses, trained = stage.losses, [p for module in stage.modules for p in module.parameters()]
         if stage.student:
             trained += [p for name, p in student.named_parameters() if not name.startswith("fc")]
-    optimizer = make_optimizer(trained, 0.05, 0.9, 1e-3, False)
+    optimizer = SGD(trained, 0.05, 0.9, 1e-3, False)
     return Member(student, method, losses, optimizer, main=not case.stage, world=world, whole=whole, sync=sync)
 
 

@@ -20,7 +20,8 @@ from scns.errors import InputError
 from scns.features import Shapes
 from scns.methods import Method, Setting, Stage
 from scns.recipe import Recipe
-from scns.step import Evaluation, Losses, Member, chunk_of, make_optimizer
+from scns.sgd import SGD
+from scns.step import Evaluation, Losses, Member, chunk_of
 from scns.syncnorm import Sync, statistics, synchronise
 from scns.teacher import Teacher
 from scns.world import World
@@ -156,7 +157,7 @@ class Run:
             features = [p for p in self.student.parameters() if id(p) not in head] if stage.student else []
             trained, losses = own + features, cast(Losses, stage.losses)  # a stage is for distilling
             rate = stage.lr or recipe.lr
-        optimizer = make_optimizer(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
+        optimizer = SGD(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
         return Member(
             self.student,
             self.method,
@@ -189,9 +190,7 @@ class Run:
         method = dict(self.method.state_dict())
         for name, part in memory.divided(self.method):
             method[name] = part.collected(method[name])
-        momentum = {
-            str(i): each["momentum_buffer"] for i, each in enumerate(self.member.optimizer.state.values()) if each
-        }
+        momentum = {str(number): each for number, each in enumerate(self.member.optimizer.velocities)}
         return {
             **prefixed("student", dict(self.student.state_dict())),
             **prefixed("method", method),
@@ -241,8 +240,8 @@ class Run:
                 method[name] = part.cut(method[name], state[name])
         put(self.method, method, self.folder.path)
         momentum = without_prefix("momentum", tensors)
-        for i, each in enumerate(self.member.optimizer.state.values()):
-            each["momentum_buffer"].copy_(momentum[str(i)])
+        for number, each in enumerate(self.member.optimizer.velocities):
+            each.copy_(momentum[str(number)])
         self.member.totals.copy_(tensors["totals"])
         if not self.world.leads:  # they are sums over ranks
             self.member.totals.zero_()

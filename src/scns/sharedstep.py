@@ -61,7 +61,7 @@ class SharedStep(Step):
     def _train_share(self, number: int, share: Share, every: Tensor, own: Batch, told: Features | None) -> None:
         """Train a member on the rows `own` of the whole batch of samples `every`."""
         member = self.members[number]
-        member.optimizer.zero_grad(set_to_none=True)
+        member.optimizer.zero_grad()
         if member.sync is not None:
             member.sync.on = share.divides
         with self._precision():
@@ -110,7 +110,7 @@ class _Pass(nn.Module):
 
     def __init__(self, step: SharedStep, member: Member) -> None:
         super().__init__()
-        self.trained = nn.ParameterList([p for group in member.optimizer.param_groups for p in group["params"]])
+        self.trained = nn.ParameterList(member.optimizer.parameters)
         self.parts = (step, member)  # in a tuple: neither buffers nor frozen weights are this module's
         self.seen: tuple[_Seen, _Seen | None] | None = None
 

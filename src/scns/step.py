@@ -18,6 +18,7 @@ from scns.data import Images, epoch_table, padding
 from scns.features import Batch, Features
 from scns.feed import feed
 from scns.methods import Method
+from scns.sgd import SGD
 from scns.syncnorm import Sync
 from scns.teacher import Teacher
 from scns.world import World
@@ -32,7 +33,7 @@ class Member:
     student: nn.Module
     method: Method
     losses: Losses  # the method's own, or those of a stage before it
-    optimizer: torch.optim.SGD
+    optimizer: SGD
     main: bool = True  # False in a stage: tables are not updated then
     compiled: str = "no"  # or "network", "all"
     world: World = World()  # noqa: RUF009 (it is frozen)
@@ -44,7 +45,7 @@ class Member:
     totals: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lr = self.optimizer.param_groups[0]["lr"]
+        self.lr = self.optimizer.lr
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
         self.student = quicker(self.student, self.compiled != "no" and self.sync is None)
         rest, alone = (self.losses, self.method.after_step, _sums), self.world.size == 1  # what passes is not compiled
@@ -220,7 +221,7 @@ class Step:
             batch = self._batch(torch.cat([index, others.flatten()]), len(index))
             told = self._ask(batch)
         assert batch is not None
-        member.optimizer.zero_grad(set_to_none=True)
+        member.optimizer.zero_grad()
         with self._precision():
             seen = member.student(batch.images, features=True)
             if self.beside is not None:
@@ -275,8 +276,7 @@ class Step:
             yield member.totals
             yield from (*member.student.parameters(), *member.student.buffers())
             yield from (*member.method.parameters(), *member.method.buffers())
-            for each in member.optimizer.state.values():
-                yield from (value for value in each.values() if isinstance(value, Tensor))
+            yield from member.optimizer.velocities
 
 
 def _sums(totals: Tensor, labels: Tensor, logits: Tensor, losses: list[Tensor]) -> None:
@@ -286,21 +286,6 @@ def _sums(totals: Tensor, labels: Tensor, logits: Tensor, losses: list[Tensor]) 
     answers = torch.stack([right, (labels >= 0).sum()]).float()
     sums = torch.cat([values * len(labels), answers, values.isfinite() * float(len(labels))])
     totals[: len(sums)].add_(sums)
-
-
-def make_optimizer(
-    parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float, nesterov: bool
-) -> torch.optim.SGD:
-    """SGD whose learning rate is a tensor and whose momentum exists from the start, so that no step is special."""
-    trained = [p for p in parameters if p.requires_grad]
-    rate = torch.tensor(lr, device=trained[0].device)
-    optimizer = torch.optim.SGD(
-        trained, lr=rate, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, fused=True
-    )
-    if momentum:
-        for parameter in trained:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return optimizer
 
 
 def chunk_of(student: nn.Module, images: Images) -> int:
