@@ -54,14 +54,14 @@ def test_looking_ahead_teaches_as_a_teacher_asked_batch_by_batch(
 ) -> None:
     taught = {"teacher": str(teacher()), "epochs": 2}
     ahead = single(recipe(method, **taught), tmp_path / "ahead")
-    monkeypatch.setattr(step, "_AHEAD_BYTES", 0)
+    monkeypatch.setattr("scns.teacher.TABLE_BYTES", 0)
     asked = single(recipe(method, **taught), tmp_path / "asked")
     for one, other in zip(ahead.history, asked.history, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
 
 
 def test_the_teacher_looks_at_every_view_of_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "_AHEAD_PIXELS", 70 * 32 * 32)  # does not divide the number of images
+    monkeypatch.setattr(step, "LOOK_PIXELS", 70 * 32 * 32)  # does not divide the number of images
     pack = Pack(prepare([(recipe("kld", teacher=str(teacher())), tmp_path / "run")]))
     next(pack.launch(Watch()))
     work, images = pack.step, pack.data.train
@@ -71,6 +71,23 @@ def test_the_teacher_looks_at_every_view_of_the_epoch(tmp_path: Path, monkeypatc
     assert torch.allclose(work.told.logits, whole.logits, atol=1e-5)
     assert torch.allclose(work.told.embedding, whole.embedding, atol=1e-5)
     assert not torch.allclose(whole.logits, work.teacher.embed(images)[0], atol=1e-2)  # views are not the images
+
+
+def test_runs_that_share_a_teacher_ask_it_once_about_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    whole = Teacher.embed
+    monkeypatch.setattr(Teacher, "embed", lambda self, images, chunk=0: asked.append(1) or whole(self, images, chunk))
+    near = {"sampler": "instance", "k": 20, "negatives": 16}
+    first, second = prepare(
+        [
+            (recipe("infonce", teacher=str(teacher()), arguments=near, seed=s, data_seed=0), tmp_path / str(s))
+            for s in (0, 1)
+        ]
+    )
+    assert first.teacher is second.teacher and len(asked) == 1  # for both neighbour tables, and to fill both banks
+    assert torch.equal(first.method.sampler.indices, second.method.sampler.indices)
 
 
 @pytest.mark.parametrize("method", ["at", "ft", "ab"])

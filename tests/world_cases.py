@@ -18,6 +18,7 @@ from scns.sgd import SGD
 from scns.sharedstep import SharedStep
 from scns.step import Member, Step
 from scns.syncnorm import synchronise
+from scns.teacher import Teacher
 from scns.world import World
 
 COUNT, BATCH, CLASSES = 35, 11, 3  # batches of 11, 11, 11 and 2: uneven shares, and fewer samples than four ranks
@@ -44,6 +45,8 @@ class Tiny(nn.Module):
 
 class Told:
     """A frozen teacher, live or from a table, in float64."""
+
+    room = Teacher.room
 
     def __init__(self, images: Images, cached: bool = False) -> None:
         self.network, self.size = Tiny(7).eval().requires_grad_(False), 0

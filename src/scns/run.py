@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,20 +119,13 @@ class Run:
         if frozen is not None and self.recipe.teacher_mode == "cached" and (frozen.logits is None or wants_maps):
             frozen.cache(images, needs)
 
-        @cache
-        def seen() -> tuple[Tensor, Tensor]:
-            """The frozen network's logits and embeddings of the training images, seen once."""
-            assert frozen is not None
-            known = frozen.logits is not None and frozen.embeddings is not None
-            return (frozen.logits, frozen.embeddings) if known else frozen.embed(images)  # type: ignore[return-value]
-
         setting = Setting(
             labels=self.data.train.labels,
             student=student,
             teacher=teacher if self.recipe.distil else None,
-            embeddings=None if frozen is None else lambda: seen()[1],
+            embeddings=None if frozen is None else lambda: frozen.answers(images)[1],
             class_vectors=lambda: words.label_vectors(list(names), source),
-            answers=None if frozen is None else lambda: seen()[0],
+            answers=None if frozen is None else lambda: frozen.answers(images)[0],
             seed=self.recipe.order_seed,
             world=self.world,
             divided=self.recipe.tables == "sharded",

@@ -20,7 +20,7 @@ from scns.feed import feed
 from scns.methods import Method
 from scns.sgd import SGD
 from scns.syncnorm import Sync
-from scns.teacher import Teacher
+from scns.teacher import LOOK_PIXELS, Teacher
 from scns.world import World
 
 Losses = Callable[[Batch, Features, Features | None], dict[str, Tensor]]
@@ -54,8 +54,6 @@ class Member:
 
 _MOST_TERMS = 32
 _MOST_SHAPES = 256  # compiled versions of one function: students x (full batch, tail); torch's own limit is 8
-_AHEAD_PIXELS = 1024 * 1000  # of the images a teacher looks at in one go: 1,000 of 32 px fill a large GPU
-_AHEAD_BYTES = 4 << 30  # of the tables that hold what it said; beyond, it is asked batch by batch
 
 
 def quicker(part: Any, compiled: bool) -> Any:
@@ -181,7 +179,7 @@ class Step:
         if self.told is None or self.teacher is None:
             return []
         count, pixels = len(self.images), max(self.images.size, self.teacher.size) ** 2
-        chunk = min(count, max(self.batch, self.ranks * _AHEAD_PIXELS // pixels))
+        chunk = min(count, max(self.batch, self.ranks * LOOK_PIXELS // pixels))
         return [chunk] * -(-count // chunk)
 
     @torch.no_grad()
@@ -203,16 +201,11 @@ class Step:
         return self.teacher(self._batch(index, len(index)))
 
     def _tables(self) -> Features | None:
-        teacher, count = self.teacher, len(self.images)
+        teacher = self.teacher
         wanted = {need for member in self.members for need in member.method.needs}
         if teacher is None or teacher.logits is not None or wanted & {"maps", "preacts"}:
             return None
-        sample = teacher.see(augment.normalise(self.images.take(slice(1)), self.images.mean, self.images.std))
-        widths = (sample.logits.shape[1], sample.embedding.shape[1])
-        if 4 * count * sum(widths) > _AHEAD_BYTES:
-            return None
-        logits, embeddings = (sample.logits.new_zeros(count, width) for width in widths)
-        return Features(logits, embeddings)
+        return teacher.room(self.images)
 
     def _train(self, member: Member, index: Tensor, shared: Batch | None, told: Features | None) -> None:
         batch = shared

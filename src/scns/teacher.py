@@ -13,6 +13,8 @@ from scns.errors import InputError, unknown
 from scns.features import Batch, Features
 
 _BUNDLED = "bundled:"  # teacher=bundled:wrn-16-2-cifar10
+TABLE_BYTES = 4 << 30  # of the tables that hold its answers; beyond, it is asked batch by batch
+LOOK_PIXELS = 1024 * 1000  # of the images that a teacher looks at in one go: 1,000 of 32 px fill a large GPU
 
 
 class Teacher:
@@ -26,6 +28,7 @@ class Teacher:
         self.live: nn.Module | None = None  # the same for batches of training: compiled, where that is asked for
         self.logits: Tensor | None = None
         self.embeddings: Tensor | None = None
+        self.clean: tuple[Images, Tensor, Tensor] | None = None  # the last set it was asked about, with its answers
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Features:
@@ -55,9 +58,26 @@ class Teacher:
             seen = network(images.bfloat16() if self.bf16 else images, features=True)
         return Features(seen.logits.float(), seen.embedding.float(), seen.maps, seen.preacts)
 
+    def room(self, images: Images) -> Features | None:
+        """Empty tables for its answers about every image; None where they would be too large to hold."""
+        sample = self.see(augment.normalise(images.take(slice(1)), images.mean, images.std))
+        widths = (sample.logits.shape[1], sample.embedding.shape[1])
+        if 4 * len(images) * sum(widths) > TABLE_BYTES:
+            return None
+        logits, embeddings = (sample.logits.new_zeros(len(images), width) for width in widths)
+        return Features(logits, embeddings)
+
+    def answers(self, images: Images) -> tuple[Tensor, Tensor]:
+        """(logits, embeddings) of every image, without augmentation; the runs of a pack ask about the same: once."""
+        if self.clean is None or self.clean[0] is not images:
+            self.clean = (images, *self.embed(images))
+        return self.clean[1:]
+
     @torch.no_grad()
-    def embed(self, images: Images, chunk: int = 500) -> tuple[Tensor, Tensor]:
-        """(logits, embeddings) of every image, without augmentation."""
+    def embed(self, images: Images, chunk: int = 0) -> tuple[Tensor, Tensor]:
+        """(logits, embeddings) of every image, without augmentation, `chunk` at a time (0: what suits the device)."""
+        cuda = images.labels.device.type == "cuda"
+        chunk = chunk or (max(64, LOOK_PIXELS // max(images.size, self.size) ** 2) if cuda else 500)
         parts = []
         for start in range(0, len(images), chunk):
             pixels = augment.normalise(images.take(slice(start, start + chunk)), images.mean, images.std)
@@ -71,7 +91,7 @@ class Teacher:
             raise InputError(
                 "The method needs the teacher's feature maps, which are not cached; use teacher_mode=live."
             )
-        self.logits, self.embeddings = self.embed(images)
+        self.logits, self.embeddings = self.answers(images)
 
 
 def load_network(source: str, network: str, classes: int) -> nn.Module:

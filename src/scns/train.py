@@ -23,7 +23,7 @@ from scns.recipe import Recipe
 from scns.run import Data, Run, backends, choose_device, load_data, placed
 from scns.share import Share
 from scns.sharedstep import SharedStep
-from scns.step import Step
+from scns.step import Step, chunk_of
 from scns.teacher import Teacher, load_network
 from scns.world import World
 
@@ -275,17 +275,18 @@ def _fill(run: Run) -> None:
     """One pass over the training images, so that tables of features do not start with random rows."""
     images, teacher = run.data.train, run.teacher if run.recipe.distil else None
     run.student.eval()
-    for index in torch.arange(len(images), device=run.device).split(500 * run.world.size):
+    answers = None
+    if teacher is not None and (teacher.clean or (run.world.size == 1 and teacher.room(images) is not None)):
+        answers = teacher.answers(images)
+    chunk = max(500, chunk_of(run.student, images))
+    for index in torch.arange(len(images), device=run.device).split(chunk * run.world.size):
         share = Share(run.world, len(index))
         pixels = augment.normalise(images.take(share.own(index)), images.mean, images.std)
         told = None
-        if teacher is not None:
-            known = teacher.logits is not None and teacher.embeddings is not None  # cached: it has seen these images
-            told = (
-                Features(teacher.logits[index], teacher.embeddings[index])  # type: ignore[index]
-                if known
-                else share.whole(teacher.see(pixels), False)
-            )
+        if answers is not None:
+            told = Features(answers[0][index], answers[1][index])
+        elif teacher is not None:
+            told = share.whole(teacher.see(pixels), False)
         seen = share.whole(run.student(pixels, features=True), False)
         run.method.fill(index, seen, told)  # type: ignore[operator]
     run.student.train()
