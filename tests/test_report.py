@@ -104,6 +104,7 @@ def test_one_run_in_two_columns_is_one_comparison(tmp_path: Path) -> None:
     text = render(tmp_path)
     assert len(rows(text, "lines-on-cifar100")) == 3 and len(rows(text, "table-of-runs")) == 1
     assert "<b>2 results compared with the paper</b>" in text  # printed as 66.26 and twice as 67.69
+    assert text.count('<figure class="chart">') == 1 and "resnet110-resnet20, wrn-40-1-resnet20" in text
 
 
 def test_two_pairs_decide_nothing() -> None:

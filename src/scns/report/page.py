@@ -175,15 +175,22 @@ def _line_value(group: Group, head: str) -> Value:
 
 def _charts(own: Sequence[Group]) -> str:
     """Curves, those of one network or pair on as many images in one chart, as many as colours and dashes tell apart."""
-    sorted_out: dict[str, list[Curve]] = {}
+    sorted_out: dict[str, dict[tuple[Path, ...], Curve]] = {}
     for group in own:
         line, drawn = group.line, curve(group)
         if drawn is not None:
             where = f"{tables.TABLES[line.table]}: {line.column}" if line.table else line.student
             where += f", {line.subset:,} images" if line.subset else ""  # its epochs are shorter than others'
-            sorted_out.setdefault(where, []).append(drawn)
+            sorted_out.setdefault(where, {})[tuple(entry.path for entry in group.entries)] = drawn
+    titles: dict[tuple[tuple[Path, ...], ...], list[str]] = {}  # a run may stand in several columns: drawn once
+    for where, curves in sorted_out.items():
+        titles.setdefault(tuple(curves), []).append(where)
     most = COLOURS * DASHES
-    parts = [(title, all_[i : i + most]) for title, all_ in sorted_out.items() for i in range(0, len(all_), most)]
+    parts = []
+    for first, *others in titles.values():
+        title = ", ".join([first, *(other.rpartition(": ")[2] for other in others)])
+        all_ = list(sorted_out[first].values())
+        parts += [(title, all_[i : i + most]) for i in range(0, len(all_), most)]
     return "<h3>Convergence</h3>" + "".join(chart(some, title) for title, some in parts) if parts else ""
 
 
