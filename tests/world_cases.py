@@ -46,7 +46,7 @@ class Tiny(nn.Module):
 class Told:
     """A frozen teacher, live or from a table, in float64."""
 
-    room = Teacher.room
+    holds = Teacher.holds
 
     def __init__(self, images: Images, cached: bool = False) -> None:
         self.network, self.size = Tiny(7).eval().requires_grad_(False), 0

@@ -34,7 +34,12 @@ def view(
     """(the normalised views of samples `index`, their numbers): `dy`, `dx` and `flip` are by sample."""
     dy, dx, flip = dy[index], dx[index], flip[index]
     pixels = crop_flip(*located(images, index, fed), dy, dx, flip, pad)
-    return normalise(pixels, images.mean, images.std), (dy * (2 * pad + 1) + dx) * 2 + flip
+    return normalise(pixels, images.mean, images.std), number(dy, dx, flip, pad)
+
+
+def number(dy: Tensor, dx: Tensor, flip: Tensor, pad: int) -> Tensor:
+    """One number for each crop and flip."""
+    return (dy * (2 * pad + 1) + dx) * 2 + flip
 
 
 def resize(images: Tensor, size: int) -> Tensor:

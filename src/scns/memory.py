@@ -5,7 +5,7 @@ static and nothing waits for the device, so both can live inside a captured step
 large for one process is divided by rows among those that train together (`Part`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -124,12 +124,8 @@ class FeatureTable(nn.Module):
             raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
         self.momentum, self.part = momentum, Part(rows, world)
         held = self.part.stored
-        needed, free = self.bytes(held, dim), room.free("cpu")
-        if needed > free:
-            raise InputError(
-                f"A feature table of {held:,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are free; "
-                f"{_what_fits(held, dim, free)}."
-            )
+        needed = self.bytes(held, dim)
+        _check_host(f"A feature table of {held:,} x {dim:,}", needed, lambda free: _what_fits(held, dim, free))
         self.register_buffer("features", torch.empty(held, dim))
         done = 0
         for some in self.part.numbers().split(max(1, _BLOCK // dim)):
@@ -177,6 +173,13 @@ def _what_fits(rows: int, dim: int, free: int) -> str:
     return f"{fewer}a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
 
 
+def _check_host(what: str, needed: int, remedy: Callable[[int], str]) -> None:
+    """Raise where the host has no room for it; `remedy` says what fits in the bytes that are free."""
+    free = room.free("cpu")
+    if needed > free:
+        raise InputError(f"{what} takes {room.shown(needed)}, but {room.shown(free)} are free; {remedy(free)}.")
+
+
 def check_room(module: nn.Module, device: torch.device | str) -> None:
     """Raise where the memories of a module do not fit on the device that it is to be moved to, and name what does."""
     device, free = torch.device(device), room.free(device)
@@ -204,12 +207,10 @@ class FeatureQueue(nn.Module):
         super().__init__()
         if size < 1 or dim < 1:
             raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size} x {dim}.")
-        needed, free = self.bytes(size, dim), room.free("cpu")
-        if needed > free:
-            raise InputError(
-                f"A queue of {size:,} x {dim:,} takes {room.shown(needed)}, but {room.shown(free)} are free; "
-                f"size={free // 2 // self.bytes(1, dim):,} fits."
-            )
+        needed = self.bytes(size, dim)
+        _check_host(
+            f"A queue of {size:,} x {dim:,}", needed, lambda free: f"size={free // 2 // self.bytes(1, dim):,} fits"
+        )
         self.register_buffer("features", torch.zeros(size, dim))
         self.register_buffer("ids", torch.full((size,), -1))
         self.register_buffer("labels", torch.full((size,), -1))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from scns import augment
 from scns.features import Batch, Features
 from scns.methods import Method
 from scns.share import Share
@@ -83,8 +84,7 @@ class SharedStep(Step):
         """The whole batch, from this rank's share of it; of the images it has those of the share alone."""
         if not share.divides:
             return seen
-        dy, dx, flip = self.dy[every], self.dx[every], self.flip[every]
-        view = (dy * (2 * self.pad + 1) + dx) * 2 + flip
+        view = augment.number(self.dy[every], self.dx[every], self.flip[every], self.pad)
         batch = Batch(seen.batch.images, self.images.labels[every], every, view, self.epoch, share.size)
         return _Seen(batch, share.whole(seen.student, gradient), self._whole_teacher(share, batch, seen.teacher))
 

@@ -275,9 +275,11 @@ def _fill(run: Run) -> None:
     """One pass over the training images, so that tables of features do not start with random rows."""
     images, teacher = run.data.train, run.teacher if run.recipe.distil else None
     run.student.eval()
-    answers = None
-    if teacher is not None and (teacher.clean or (run.world.size == 1 and teacher.room(images) is not None)):
-        answers = teacher.answers(images)
+    answers = None  # of the teacher about every image: known already, or worth knowing for the other runs of the pack
+    if teacher is not None:
+        known = teacher.clean is not None and teacher.clean[0] is images
+        if known or (run.world.size == 1 and teacher.holds(images) is not None):
+            answers = teacher.answers(images)
     chunk = max(500, chunk_of(run.student, images))
     for index in torch.arange(len(images), device=run.device).split(chunk * run.world.size):
         share = Share(run.world, len(index))

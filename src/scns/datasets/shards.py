@@ -7,11 +7,8 @@ square of every image is resized to `size`. Mean and standard deviation are thos
 
 from pathlib import Path
 
-import torch
-
 from scns.data import Images
-from scns.datasets import _decode, _layout, _tar
-from scns.datasets.folder import SMALLEST
+from scns.datasets import _decode, _layout, _own, _tar
 from scns.errors import InputError
 
 NAMES = {"shards": "your own images in tar shards (webdataset): train/*.tar and test/*.tar"}
@@ -27,23 +24,21 @@ def load(
     progress: _decode.Progress | None = None,
 ) -> Images:
     """The images of a split; `skip_bad` leaves corrupt images out. Decoded once, then mapped from the cache."""
-    if size < SMALLEST:
-        raise InputError(f"The size is {size} pixels, but it must be at least {SMALLEST}.")
     if root is None or not root.is_dir():
         raise InputError(
             f"The folder of the shards, '{root}', does not exist; it must hold train/*.tar and test/*.tar."
         )
-    try:
-        items, labels = _tar.listed(_archives(root, split))
-        images = _decode.decoded(f"{name}-{split}", root, items, size, skip_bad, progress)
-        train, every = images, labels
-        if split == "test":  # both splits are normalised by the training images, and have their classes
-            items, every = _tar.listed(_archives(root, "train"))
-            train = _decode.decoded(f"{name}-train", root, items, size, skip_bad, progress)
-    except PermissionError as error:
-        raise _layout.unreadable(name, error) from error
-    found = Images(images.pixels, torch.tensor(labels), _class_names(root, max(every)), train.mean, train.std)
-    return found if images.good.all() else found.subset(images.good.nonzero().flatten())
+    place = root
+    return _own.load(
+        name,
+        place,
+        split,
+        lambda each: _tar.listed(_archives(place, each)),
+        lambda labels: _class_names(place, max(labels)),
+        size,
+        skip_bad,
+        progress,
+    )
 
 
 def _archives(root: Path, split: str) -> list[Path]:
