@@ -14,6 +14,12 @@ SMALLEST = 8  # pixels: below, a crop's padding (an eighth of the size) would be
 Listed = Callable[[str], tuple[list, list[int]]]  # what can be decoded of a split, and its labels
 
 
+def check_size(size: int) -> None:
+    """Raise where images would be too small to crop; before anything is looked for."""
+    if size < SMALLEST:
+        raise InputError(f"The size is {size} pixels, but it must be at least {SMALLEST}.")
+
+
 def load(
     name: str,
     root: Path,
@@ -25,8 +31,6 @@ def load(
     progress: _decode.Progress | None,
 ) -> Images:
     """The images of a split, decoded once and then mapped from the cache; normalised by the training images."""
-    if size < SMALLEST:
-        raise InputError(f"The size is {size} pixels, but it must be at least {SMALLEST}.")
     try:
         items, labels = listed(split)
         images = _decode.decoded(f"{name}-{split}", root, items, size, skip_bad, progress)

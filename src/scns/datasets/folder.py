@@ -23,6 +23,7 @@ def load(
     progress: _decode.Progress | None = None,
 ) -> Images:
     """The images of a split; `skip_bad` leaves corrupt files out. Decoded once, then mapped from the cache."""
+    _own.check_size(size)
     remedy = "put your images in train/<class>/ and test/<class>/"
     place = _layout.find(name, root, {".": "train"}, remedy)
     try:

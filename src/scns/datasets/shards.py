@@ -24,6 +24,7 @@ def load(
     progress: _decode.Progress | None = None,
 ) -> Images:
     """The images of a split; `skip_bad` leaves corrupt images out. Decoded once, then mapped from the cache."""
+    _own.check_size(size)
     if root is None or not root.is_dir():
         raise InputError(
             f"The folder of the shards, '{root}', does not exist; it must hold train/*.tar and test/*.tar."
