@@ -80,7 +80,7 @@ def measure(name: str, epochs: int, count: int, device: str, student: str) -> di
     teacher = None
     if teacher_name:
         network = placed(build(teacher_name, images.classes), place)
-        teacher = Teacher(network, bf16=recipe.precision == "bf16", compiled=recipe.compile)
+        teacher = Teacher(network, bf16=recipe.precision == "bf16", compiled=recipe.compile != "no")
     with tempfile.TemporaryDirectory() as folder, backends([recipe]):
         start = time.perf_counter()
         runs = [

@@ -283,7 +283,7 @@ def test_half_precision_finds_the_same(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("memory", ["40M", "2G"])
+@pytest.mark.parametrize("memory", ["100M", "2G"])
 def test_streamed_is_in_memory_on_a_gpu(memory: str) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 20, (30_000,), generator=generator)

@@ -20,6 +20,7 @@ from scns import datasets
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.recipe import Recipe
+from scns.run import Run
 from scns.train import Pack, Stopped, Watch, fit_packed, prepare
 
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -248,6 +249,25 @@ def test_packed_runs_of_different_length_each_train_their_epochs(tmp_path: Path)
 
 
 # --- what goes wrong
+
+
+@pytest.mark.parametrize(("together", "written"), [(1, [0, 1, 2, 3]), (2, [0, 2, 3]), (3, [0, 3])])
+def test_checkpoints_take_their_share_of_the_time_however_many_train(
+    together: int, written: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs of 1 s and checkpoints of 15 ms: two of those are more than 2 % of an epoch."""
+    end_epoch, save, saved = Run.end_epoch, Run.save, []
+
+    def slow(run: Run) -> None:
+        save(run)
+        run.save_took = 0.015
+        saved.append((run.folder.path.name, run.epoch))
+
+    monkeypatch.setattr(Run, "end_epoch", lambda run, seconds: end_epoch(run, 1.0))
+    monkeypatch.setattr(Run, "save", slow)
+    wanted = [recipe(epochs=3, seed=seed, checkpoint_every=0) for seed in range(together)]
+    fit_packed([(each, tmp_path / str(each.seed)) for each in wanted])
+    assert sorted(saved) == [(str(seed), epoch) for seed in range(together) for epoch in written]
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:

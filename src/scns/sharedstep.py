@@ -39,6 +39,8 @@ class SharedStep(Step):
         side = torch.cuda.stream(torch.cuda.Stream(self.device)) if self.streams else nullcontext()
         with side:  # a capture cannot hold gradients that go by the default stream
             self.passes = [_averaging(self, member) for member in self.members]
+        if self.streams:  # they go by the side stream, and a step waits for that
+            _expect_other_streams()
 
     def _train_all(self, size: int) -> None:
         share = Share(self.world, size)
@@ -131,6 +133,12 @@ class _Pass(nn.Module):
         assert self.seen is not None
         seen, self.seen = self.seen, None
         return seen
+
+
+def _expect_other_streams() -> None:
+    tell = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)  # from torch 2.10 on
+    if tell is not None:
+        tell(False)
 
 
 def _averaging(step: SharedStep, member: Member) -> DistributedDataParallel:

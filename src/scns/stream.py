@@ -31,6 +31,7 @@ from scns.source import Source
 
 _LEAST_ROWS = 16  # of a block; below, reading the columns again and again would take all the time
 _LEAST_COLUMNS = 1024
+_WORKSPACE = {"cpu": 0, "cuda": 34 << 20}  # of products themselves, where they have not been there before
 _MOST_COLUMNS = {"cpu": 1 << 18, "cuda": 1 << 20}  # beyond, a tile of scores would have too few rows for a fast product
 
 
@@ -58,6 +59,7 @@ def plan(
     as the next block, as a unit vector, and on a GPU in half precision. Scores are float32 with masks beside them.
     """
     cuda = torch.device(device).type == "cuda"
+    fixed += _WORKSPACE["cuda" if cuda else "cpu"]
     best = k + SPARE
     fetched = k + k // 4 + 64 if cuda else best
     a_row, a_column = 8 * dim + 12 * best + 64, (16 if cuda else 12) * dim
@@ -131,10 +133,12 @@ def _search_block(
             scores = search.score(rows[some])
             exclude_columns(data, scores, block[some], first)
             best.take_in(some, first, *search.best(scores, rows[some]))
+            del scores  # before the next are there
             advance((first + len(columns) * some.stop / len(block)) / len(source))
         if isinstance(search, Direct):
             space = search.space  # one piece of memory serves all blocks
-    del columns, search, space
+        del columns, search  # before the next block is read
+    del space
     values, indices = torch.empty(len(block), k), torch.empty(len(block), k, dtype=torch.int64)
     step = max(1, cut.spare // (100 * best.values.shape[1]))
     for top in range(0, len(block), step):

@@ -186,10 +186,10 @@ def _train(runs: list[Run], stopping: Callable[[], int], watch: Watch) -> None:
     for run in waiting:
         watch.start(run, run.recipe.epochs, run.epoch)
     # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.
-    packs = [pack for pack in packs if _go_on(pack, watch)]
+    packs = _still_training(packs, watch)
     while packs:
         _train_epoch(packs, stopping, watch)
-        packs = [pack for pack in packs if _go_on(pack, watch)]
+        packs = _still_training(packs, watch)
 
 
 def prepare(jobs: list[tuple[Recipe, str | Path]], shelf: Shelf | None = None, world: World | None = None) -> list[Run]:
@@ -246,8 +246,13 @@ def _train_epoch(packs: list[Pack], stopping: Callable[[], int], watch: Watch) -
             watch.epoch(run, run.end_epoch(seconds))
 
 
-def _go_on(pack: Pack, watch: Watch) -> bool:
-    """Checkpoint what is due; False when the pack is done."""
+def _still_training(packs: list[Pack], watch: Watch) -> list[Pack]:
+    together = sum(len(pack.runs) for pack in packs)
+    return [pack for pack in packs if _go_on(pack, together, watch)]
+
+
+def _go_on(pack: Pack, together: int, watch: Watch) -> bool:
+    """Checkpoint what is due of a pack, of `together` runs that train at once; False when it is done."""
     first = pack.runs[0]
     if first.epoch >= first.epochs and first.stages[first.stage] is not None:
         for run in pack.runs:
@@ -255,7 +260,7 @@ def _go_on(pack: Pack, watch: Watch) -> bool:
         pack.build()
     done = first.stages[first.stage] is None and first.epoch >= first.recipe.epochs
     for run in pack.runs:
-        if done or run.world.together(partial(_due, run)):
+        if done or run.world.together(partial(_due, run, together)):
             run.save()
         if done:
             run.finish()
@@ -263,11 +268,12 @@ def _go_on(pack: Pack, watch: Watch) -> bool:
     return not done
 
 
-def _due(run: Run) -> bool:
+def _due(run: Run, together: int) -> bool:
+    """Whether a run is written now: `together` runs wait while each of them is."""
     every = run.recipe.checkpoint_every
     if every:
         return run.epoch % every == 0
-    return run.save_took <= _SHARE * (run.seconds - run.saved_at)
+    return together * run.save_took <= _SHARE * (run.seconds - run.saved_at)
 
 
 @torch.no_grad()
