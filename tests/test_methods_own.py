@@ -5,8 +5,9 @@ import importlib
 import json
 import math
 import re
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from scns.features import Batch, Features, Shapes
 from scns.methods import Method, Setting, infonce
 from scns.methods.cka import alignments
 from scns.methods.pc import correlations
+from scns.neighbors import NeighborTable
 from scns.sampling import Negatives
 
 PAPER = json.loads((Path(__file__).parent / "golden" / "paper.json").read_text())
@@ -789,22 +791,42 @@ def test_the_page_on_the_paper_names_what_exists() -> None:
             found = getattr(found, part) if part != "x" else found
 
 
-def test_a_refreshed_sampler_goes_by_the_table_of_the_epochs_beginning() -> None:
-    case = make("infonce", sampler="soft", refresh=True, correct=True)
+@pytest.mark.parametrize("arguments", [{"sampler": "soft", "correct": True}, {"sampler": "instance", "k": 5}])
+def test_a_refreshed_sampler_goes_by_the_table_of_the_epochs_beginning(arguments: dict[str, Any]) -> None:
+    case = make("infonce", refresh=1, **arguments)
     method = case.method
-    batch = next(case.batches())
+    batch, after = islice(case.batches(), 2)
     method.after_step(batch, *case.features(batch))
-    method.begin_epoch(fresh=True)
+    method.begin_epoch(1, fresh=True)
     assert torch.equal(method.proposal, method.teacher_table.features)
     first = method.sampler.probabilities(batch.index)
-    method.after_step(batch, *case.features(batch))
+    method.after_step(after, *case.features(after))
     assert not torch.equal(method.proposal, method.teacher_table.features)
-    method.begin_epoch(fresh=False)  # resumed within the epoch: as at its beginning
+    method.begin_epoch(1, fresh=False)  # resumed within the epoch: as at its beginning
     assert torch.equal(method.sampler.probabilities(batch.index), first)
-    method.begin_epoch(fresh=True)
+    method.begin_epoch(2, fresh=True)
     assert not torch.equal(method.sampler.probabilities(batch.index), first)
 
 
-def test_only_a_soft_sampler_is_refreshed() -> None:
-    with pytest.raises(InputError, match="refresh=true is for sampler 'soft', but the sampler is 'uniform'"):
-        make("infonce", sampler="uniform", refresh=True)
+def test_an_instance_table_is_refreshed_every_so_many_epochs() -> None:
+    case = make("infonce", sampler="instance", k=5, refresh=2)
+    method, batch = case.method, next(case.batches())
+    tables = []
+    for epoch in range(1, 6):
+        method.begin_epoch(epoch, fresh=True)
+        tables.append(method.sampler.indices.clone())
+        method.teacher_table.features.copy_(torch.randn_like(method.teacher_table.features))
+    assert [torch.equal(one, other) for one, other in pairwise(tables)] == [True, False, True, False]
+    old = NeighborTable.build(method.proposal, method.labels, k=5)
+    assert torch.equal(old.indices, tables[-1]) and not torch.equal(tables[-1], tables[0])
+    assert method.sampler.sample(batch.index, 3).shape == (len(batch.index), 3)
+
+
+def test_what_cannot_be_refreshed_is_told() -> None:
+    with pytest.raises(InputError, match="refresh is for the samplers 'soft' and 'instance', but the sampler is 'uni"):
+        make("infonce", sampler="uniform", refresh=1)
+    with pytest.raises(InputError, match=r"refresh=0.5 is a number of epochs; give 1 for every epoch, 0 for never"):
+        make("infonce", sampler="soft", refresh=0.5)
+    sampler = make("infonce", sampler="instance", k=5, refresh=1).method.sampler
+    with pytest.raises(InputError, match=r"This sampler holds a table \(\d+, 5\), not \(\d+, 4\)"):
+        sampler.refresh_(NeighborTable.build(torch.randn(len(sampler.indices), 8), k=4))

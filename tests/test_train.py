@@ -30,7 +30,7 @@ INFONCE = {"sampler": "uniform", "negatives": 16, "lm_weight": 0.1}
 METHODS: dict[str, dict[str, Any]] = {
     "ce": {},
     "infonce": {"arguments": INFONCE},
-    "infonce, refreshed": {"arguments": {**INFONCE, "sampler": "soft", "refresh": True}, "distils": True},
+    "infonce, refreshed": {"arguments": {**INFONCE, "sampler": "instance", "refresh": 2}, "distils": True},
     "oim": {"arguments": {"queue": 64}},
     "ft": {"arguments": {"stage_epochs": 1}, "distils": True},
     "crd": {"arguments": {"negatives": 16}, "distils": True},

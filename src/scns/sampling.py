@@ -237,6 +237,19 @@ class InstanceNegatives(Negatives):
         self.fewest = int((indices >= 0).sum(1).min())
         constants(self, indices=indices, scores=scores)
 
+    def refresh_(self, table: NeighborTable) -> "InstanceNegatives":
+        """Take a new table of the same samples in place, so that a captured step draws from it too."""
+        if table.indices.shape != self.indices.shape:
+            raise InputError(
+                f"This sampler holds a table {tuple(self.indices.shape)}, not {tuple(table.indices.shape)}."
+            )
+        if bool((table.indices[:, 0] < 0).any()):
+            raise InputError("Some rows of the new table have no neighbours; refresh from one that is not filtered.")
+        self.indices.copy_(table.indices)
+        self.scores.copy_(table.scores)
+        self.fewest = int((self.indices >= 0).sum(1).min())
+        return self
+
     def probabilities(self, anchors: Tensor) -> Tensor:
         """float32 [batch, k]: over the anchor's row of the table."""
         return chances.shares(self._integers(anchors))

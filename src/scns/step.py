@@ -127,7 +127,7 @@ class Step:
             if place == 0:
                 member.totals.zero_()
             if member.main:
-                member.method.begin_epoch(fresh=place == 0)
+                member.method.begin_epoch(epoch, fresh=place == 0)
         if self.fed is not None:
             self.fed.begin(self._samples(epoch, place))
 

@@ -86,7 +86,7 @@ class Method(nn.Module):
         """Named scalar losses, already weighted; the step adds them up."""
         return self.classification(batch, student, teacher)
 
-    def begin_epoch(self, fresh: bool) -> None:
+    def begin_epoch(self, epoch: int, fresh: bool) -> None:
         """Called before every epoch, outside the captured step; `fresh` is False where a run resumes within one."""
 
     def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:

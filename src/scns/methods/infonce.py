@@ -25,7 +25,8 @@ from scns.functional.inputs import check_choice, check_positive
 from scns.memory import FeatureTable
 from scns.methods import Head, Method, Setting
 from scns.methods._sampler import make_sampler
-from scns.sampling import Positives
+from scns.neighbors import NeighborTable
+from scns.sampling import InstanceNegatives, Positives
 from scns.soft import SoftNegatives
 from scns.world import World
 
@@ -67,7 +68,7 @@ class Objective(Method):
         k: float | None = None,  # nearest classes or samples: how many or, below 1, which share; None: the paper's best
         scale: float = 5.0,  # the paper's "tau = 5" of the sampling distribution
         clusters: int | None = None,  # of sampler "soft"
-        refresh: bool = False,  # sampler "soft" goes by the table's features of the last epoch, not by given embeddings
+        refresh: int = 0,  # epochs after which "soft" or "instance" looks at the table again; 0: given embeddings
         correct: bool = False,  # True: weights that make the sum over draws an unbiased estimate of the whole sum
         tau: float = 0.07,  # of InfoNCE (`temperature` is that of the distilled logits); unstated, CRD's
         dim: int = 128,  # unstated, CRD's
@@ -103,11 +104,14 @@ class Objective(Method):
         self.normalize, self.nu_per, self.mixture, self.positive = normalize, nu_per, mixture, positive
         self.symmetric, self.seed = symmetric, setting.seed
         self.whole_batch = lm_weight > 0 and (mixture != "negatives" or nu_per == "batch")
-        if refresh and sampler != "soft":
-            raise InputError(f"refresh=true is for sampler 'soft', but the sampler is '{sampler}'.")
+        if not isinstance(refresh, int) or refresh < 0:
+            raise InputError(f"refresh={refresh} is a number of epochs; give 1 for every epoch, 0 for never.")
+        if refresh and sampler not in ("soft", "instance"):
+            raise InputError(f"refresh is for the samplers 'soft' and 'instance', but the sampler is '{sampler}'.")
         if refresh and setting.divided and setting.world.size > 1:
-            raise InputError("refresh=true reads the whole table, so tables=sharded cannot be; use tables=replicated.")
-        self.positives = Positives(setting.believed(), seed=setting.seed)
+            raise InputError("refresh reads the whole table, so tables=sharded cannot be; use tables=replicated.")
+        self.refresh, self.labels, self.follows = refresh, setting.believed(), False
+        self.positives = Positives(self.labels, seed=setting.seed)
         # A mixture that has a target of its own, as in matching, may lie anywhere between the two: no fold.
         self.quantile = mixup.BetaQuantile(beta, fold=fold and mixture == "negatives")
         world = setting.world if setting.divided else World()
@@ -158,12 +162,19 @@ class Objective(Method):
         return losses
 
     @torch.no_grad()
-    def begin_epoch(self, fresh: bool) -> None:
-        if self.proposal is not None:
-            assert isinstance(self.sampler, SoftNegatives)
-            if fresh:
-                self.proposal.copy_(self._contrasted().features)
-            self.sampler.refresh_(self.proposal)
+    def begin_epoch(self, epoch: int, fresh: bool) -> None:
+        if self.proposal is None:
+            return
+        if fresh and (epoch - 1) % self.refresh == 0:
+            self.proposal.copy_(self._contrasted().features)
+            self.follows = False
+        if not self.follows:  # nor does it after a resumption, which brings the proposal back and no more
+            if isinstance(self.sampler, InstanceNegatives):
+                k = self.sampler.indices.shape[1]
+                self.sampler.refresh_(NeighborTable.build(self.proposal, self.labels, k=k, positive=None))
+            elif isinstance(self.sampler, SoftNegatives):
+                self.sampler.refresh_(self.proposal)
+            self.follows = True
 
     @torch.no_grad()
     def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:
