@@ -2,23 +2,24 @@
 
   python experiments/few_negatives.py --teacher runs/wrn-40-2 --root data --out runs/few            the whole grid
   python experiments/few_negatives.py ... --kinds 'uniform*,own' --numbers 16,64 --seeds 0,1,2      a part of it
+  python experiments/few_negatives.py ... --kinds own,instance --numbers 16 --levers '*'            one setting changed
   python experiments/few_negatives.py ... --dry-run                                                 what would run
-  python experiments/few_negatives.py --out runs/few --draw few.png                                 table and figure
+  python experiments/few_negatives.py ... --time 100                    seconds an epoch of each point, from 100 steps
+  python experiments/few_figure.py runs/few --picture few.png           tables and figure
 
 CIFAR-100, resnet20, batch 128, lr 0.05 cosine, CE + 0.8 x symmetric InfoNCE (student against the teacher's table and
-back), temperature 0.1, the positive is the same image. Kinds of one seed and number share their batches, so
-differences are paired. Runs that are finished are skipped; the same line goes on after a stop. `scns results` and
-`scns report` read the folders it leaves; denominator.jsonl in them has, epoch by epoch, how far the log of the
-estimated sum over negatives was from the log of the whole sum.
+back), temperature 0.1, the positive is the same image. Runs of one seed see the same batches and start with the same
+weights, so differences are paired. Runs that are finished are skipped; the same line goes on after a stop. `scns
+results` and `scns report` read the folders it leaves; denominator.jsonl in them has how far the log of the estimated
+sum over negatives was from the log of the whole sum, and times.jsonl beside them what --time measured.
 """
 
 import argparse
 import fnmatch
 import json
-import math
-from collections import defaultdict
+import tempfile
+import time
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from scns.recipe import Recipe
 from scns.run import Run
 from scns.sampling import AllNegatives
 from scns.sweep import Job, sweep
-from scns.train import Watch
+from scns.train import Pack, Shelf, Watch, prepare
 
 NUMBERS = (1, 4, 16, 64, 256, 1024, 4096)
 CONTRAST = {"weight": 0.8, "tau": 0.1, "positive": "instance", "momentum": 0.5}
@@ -43,8 +44,19 @@ KINDS: dict[str, dict[str, object]] = {
     "mixed-corrected": {"sampler": "mixed", "correct": True, **NEAR},
     "soft": {**SOFT, "scale": 7.5},  # by the teacher's embeddings; the best scale of docs/speed.md
     "soft-200": {**SOFT, "scale": 7.5, "clusters": 200},
-    "own": {**SOFT, "scale": 10.0, "refresh": True},  # by the table itself at the epoch's beginning; 1 / tau
-    "own-200": {**SOFT, "scale": 10.0, "refresh": True, "clusters": 200},
+    "own": {**SOFT, "scale": 10.0, "refresh": 1},  # by the table itself at the epoch's beginning; 1 / tau
+    "own-200": {**SOFT, "scale": 10.0, "refresh": 1, "clusters": 200},
+}
+# one setting of a kind changed -> (its arguments, the samplers it is for; empty: all)
+LEVERS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
+    "positive-class": ({"positive": "class"}, ()),
+    **{f"tau-{tau}": ({"tau": tau}, ()) for tau in (0.05, 0.07, 0.2)},
+    **{f"weight-{weight}": ({"weight": weight}, ()) for weight in (0.4, 1.6)},
+    **{f"k-{k}": ({"k": k}, ("instance", "mixed")) for k in (100, 2500)},
+    **{f"scale-{scale}": ({"scale": float(scale)}, ("instance", "mixed", "soft")) for scale in (0, 5, 20)},
+    "lm": ({"lm_weight": 0.1}, ()),
+    "kld": ({"kld": 1.0}, ()),
+    "refresh-20": ({"refresh": 20}, ("instance", "soft")),
 }
 # kinds without a number of negatives
 FIXED: dict[str, dict[str, object]] = {
@@ -55,11 +67,13 @@ FIXED: dict[str, dict[str, object]] = {
 
 
 def recipe(given: argparse.Namespace, kind: str, number: int, seed: int) -> Recipe:
-    """The run of one point of the grid."""
+    """The run of one point of the grid; `kind` may have a lever: own+kld."""
+    kind, _, lever = kind.partition("+")
     if kind in FIXED:
         values = FIXED[kind]
     else:
-        values = {"method": "infonce", "arguments": {**CONTRAST, "negatives": number, **KINDS[kind]}}
+        changed = LEVERS[lever][0] if lever else {}
+        values = {"method": "infonce", "arguments": {**CONTRAST, "negatives": number, **KINDS[kind], **changed}}
     taught = {} if kind == "ce" else {"teacher": str(given.teacher)}
     schedule = {"epochs": given.epochs, "batch": 128, "lr": 0.05, "schedule": "cosine"}
     where = {"data": given.data, "root": str(given.root), "subset": given.subset, "device": given.device}
@@ -68,12 +82,12 @@ def recipe(given: argparse.Namespace, kind: str, number: int, seed: int) -> Reci
 
 
 class Denominators(Watch):
-    """Notes after every epoch how well the negatives of a run estimate the sum over all of them, on 512 samples."""
+    """Notes every five epochs how well the negatives of a run estimate the sum over all of them, on 512 samples."""
 
     @torch.no_grad()
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
         method: Any = run.method
-        if run.recipe.method != "infonce" or method.teacher_table is None:
+        if run.recipe.method != "infonce" or method.teacher_table is None or line["epoch"] % 5:
             return
         anchors = torch.linspace(0, len(run.data.train) - 1, 512, device=run.device).long()
         similarity = method.student_table.features[anchors] @ method.teacher_table.features.T / method.tau
@@ -86,47 +100,6 @@ class Denominators(Watch):
             file.write(json.dumps(told) + "\n")
 
 
-def finished(out: Path) -> dict[tuple[str, int], dict[int, float]]:
-    """Test accuracy by (kind, number; 0 where it has none) and seed, of the runs that ended."""
-    found: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    for path in sorted(out.glob("*/result.json")):
-        kind, _, seed = path.parent.name.rpartition("-")
-        stem, _, number = kind.rpartition("-")
-        point = (stem, int(number)) if stem in KINDS else (kind, 0)
-        found[point][int(seed)] = json.loads(path.read_text())["test"]
-    return found
-
-
-def draw(out: Path, picture: str) -> None:
-    """A table of mean, 95 % interval and n, and accuracy against the number of negatives as a figure."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    points = finished(out)
-    for order, kind in enumerate(dict.fromkeys(kind for kind, _ in points)):
-        numbers = sorted(number for each, number in points if each == kind)
-        values = [list(points[kind, number].values()) for number in numbers]
-        spread = [interval(each) for each in values]
-        for number, each, half in zip(numbers, values, spread, strict=True):
-            print(f"{kind:20} {number or '':>6} {mean(each):6.2f} +- {half:.2f}  n={len(each)}")
-        if kind in FIXED:
-            axes.axhline(mean(values[0]), color="0.4", linestyle=["-", "--", ":"][order % 3], label=kind)
-        else:
-            axes.errorbar(numbers, list(map(mean, values)), spread, marker="o", capsize=3, label=kind)
-    axes.set(xscale="log", xlabel="negatives of each anchor", ylabel="test accuracy, %")
-    axes.legend(fontsize=8)
-    figure.savefig(picture, dpi=150)
-
-
-def interval(values: list[float]) -> float:
-    """Half the 95 % interval of the mean, by Student's t; nan for one value."""
-    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}.get(len(values), math.nan)
-    return t * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-
-
 def jobs(given: argparse.Namespace) -> list[Job]:
     """Seed by seed, so that a stop leaves whole comparisons behind."""
     chosen = [k for k in (*KINDS, *FIXED) if any(fnmatch.fnmatch(k, p) for p in given.kinds.split(","))]
@@ -134,10 +107,50 @@ def jobs(given: argparse.Namespace) -> list[Job]:
     for seed in map(int, given.seeds.split(",")):
         points = [(kind, n) for n in map(int, given.numbers.split(",")) for kind in chosen if kind in KINDS]
         points += [(kind, 0) for kind in chosen if kind in FIXED]
+        if given.levers:
+            points = [(f"{kind}+{lever}", n) for kind, n in points for lever in levers(kind, given.levers)]
         for kind, number in points:
             name = f"{kind}-{number}" if number else kind
             listed.append(Job(recipe(given, kind, number, seed), given.out / f"{name}-{seed}"))
     return listed
+
+
+def levers(kind: str, patterns: str) -> list[str]:
+    """The levers of that name which change something of the kind."""
+    own: dict[str, object] = {**CONTRAST, **KINDS.get(kind, {})}
+    return [
+        lever
+        for lever, (changed, samplers) in LEVERS.items()
+        if any(fnmatch.fnmatch(lever, pattern) for pattern in patterns.split(",")) and kind in KINDS
+        and (not samplers or own["sampler"] in samplers) and any(own.get(key) != changed[key] for key in changed)
+    ]  # fmt: skip
+
+
+def measure(listed: list[Job], steps: int, out: Path) -> None:
+    """Time `steps` steps of every job alone, without the look ahead of the teacher, and write times.jsonl."""
+    shelf = Shelf()
+    out.mkdir(parents=True, exist_ok=True)
+    for job in listed:
+        with tempfile.TemporaryDirectory() as folder:
+            run = prepare([(job.recipe, Path(folder) / "run")], shelf)[0]
+            stepping = Pack([run]).launch(Watch())
+            for _ in range(3):  # captured in the first
+                next(stepping)
+            _wait(run.device)
+            start = time.perf_counter()
+            done = sum(1 for _ in zip(range(steps), stepping, strict=False))
+            _wait(run.device)
+            seconds = (time.perf_counter() - start) / done * len(run.data.train) / job.recipe.batch
+        point = job.out.name.rpartition("-")[0]
+        told = {"point": point, "epoch_s": round(seconds, 4), "precision": job.recipe.precision}
+        print(json.dumps(told), flush=True)
+        with open(out / "times.jsonl", "a") as file:
+            file.write(json.dumps(told) + "\n")
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -147,6 +160,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="*", help="patterns, separated by commas")
     parser.add_argument("--numbers", default=",".join(map(str, NUMBERS)))
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--levers", default="", help="patterns: instead of the kinds themselves, each with one change")
     parser.add_argument("--epochs", type=int, default=45)
     parser.add_argument("--pack", type=int, default=8)
     parser.add_argument("--data", default="cifar100")
@@ -158,12 +172,12 @@ def main() -> None:
     parser.add_argument("--compile", default="network", help="no, network or all")
     parser.add_argument("--evaluate-every", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--draw", metavar="PICTURE", help="tell and draw the runs in --out instead")
+    parser.add_argument("--time", type=int, default=0, metavar="STEPS", help="time so many steps of each run instead")
     given = parser.parse_args()
-    if given.draw:
-        draw(given.out, given.draw)
-        return
     listed = jobs(given)
+    if given.time and not given.dry_run:
+        measure(listed, given.time, given.out)
+        return
     for job in listed if given.dry_run else []:
         print(job.out)
     for outcome in [] if given.dry_run else sweep(listed, pack=given.pack, watch=Denominators()):

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent.parent / "experiments" / "few_negatives.py"
+FIGURE = SCRIPT.with_name("few_figure.py")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, words)])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+def run(monkeypatch: pytest.MonkeyPatch, *words: object, script: Path = SCRIPT) -> None:
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, words)])
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def test_the_grid_of_few_negatives_goes_seed_by_seed(
@@ -23,17 +24,58 @@ def test_the_grid_of_few_negatives_goes_seed_by_seed(
     assert capsys.readouterr().out.split() == [f"few/{kind}-{seed}" for seed in (0, 3) for kind in kinds]
 
 
-def test_finished_points_are_told_with_their_interval_and_drawn(
+def ended(folder: Path, name: str, test: float, curve: list[float] | None = None, spread: float | None = None) -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "result.json").write_text(json.dumps({"test": test}))
+    (folder / name / "log.jsonl").write_text("".join(json.dumps({"test": value}) + "\n" for value in curve or []))
+    if spread is not None:
+        (folder / name / "denominator.jsonl").write_text(json.dumps({"epoch": 5, "deviation": spread}) + "\n")
+
+
+def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, test in {"own-200-16-0": 67.0, "own-200-16-1": 69.0, "uniform-16-0": 66.0, "all-0": 68.0}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps({"test": test}))
-    run(monkeypatch, "--out", tmp_path, "--draw", tmp_path / "few.png")
-    told = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["own-200", "16", "68.00", "+-", "12.71", "n=2"] in told  # t = 12.71 times 1.414 / sqrt(2)
-    assert ["all", "68.00", "+-", "nan", "n=1"] in told and len(told) == 3
+    few = tmp_path / "few"
+    ended(few, "own-200-16-0", 67.0, [59.0, 61.0, 67.0], 0.25)
+    ended(few, "own-200-16-1", 69.0, [61.0, 66.0, 69.0], 0.75)
+    ended(few, "all-0", 68.0)
+    ended(few, "all-1", 68.5)
+    ended(few, "own+tau-0.05-16-0", 60.0)
+    for number, test in {4: 66.0, 16: 67.0, 64: 69.0}.items():
+        ended(few, f"uniform-corrected-{number}-0", test)
+    (few / "times.jsonl").write_text(json.dumps({"point": "own-200-16", "epoch_s": 0.5}) + "\n")
+    run(monkeypatch, few, "--picture", tmp_path / "few.png", script=FIGURE)
+    told = [[word.strip() for word in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
+    # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 12.71 with two seeds
+    own = ["own-200", "16", "68.00 +- 12.71", "2", "-0.25 +- 9.53", "1.5", "2.5", "-", "0.50", "32"]
+    assert own in told and ["all", "", "68.25 +- 3.18", "2", "", "-", "-", "-", "", ""] in told
+    assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "-", "-", "", "<= 4"] in told and len(told) == 8
     assert (tmp_path / "few.png").stat().st_size > 5000
+
+
+def test_a_folder_without_runs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, tmp_path, script=FIGURE)
+    assert "has no finished runs; make them with experiments/few_negatives.py" in capsys.readouterr().err
+
+
+def test_levers_change_one_setting_of_the_kinds_they_are_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--dry-run", "--out", "few", "--numbers", "16", "--seeds", "0", "--levers", "tau-0.2,k-*,scale-5")
+    run(monkeypatch, *words, "--kinds", "instance,own,uniform,all")
+    told = capsys.readouterr().out.split()
+    expected = [
+        "uniform+tau-0.2",
+        "instance+tau-0.2",
+        "instance+k-100",
+        "instance+k-2500",
+        "own+tau-0.2",
+        "own+scale-5",
+    ]
+    assert told == [f"few/{each}-16-0" for each in expected]  # instance has scale 5 already
 
 
 def test_every_kind_of_the_grid_is_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,3 +87,4 @@ def test_every_kind_of_the_grid_is_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp
     recipes = {kind: parts["recipe"](given, kind, 16, 0) for kind in (*parts["KINDS"], *parts["FIXED"])}
     assert len({json.dumps(recipe.as_dict()) for recipe in recipes.values()}) == len(recipes) == 12
     assert recipes["own"].arguments["refresh"] and recipes["ce"].teacher == ""
+    assert parts["recipe"](given, "own+tau-0.2", 16, 0).arguments == {**recipes["own"].arguments, "tau": 0.2}

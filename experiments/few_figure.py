@@ -1,0 +1,180 @@
+"""Tables and figure of the runs that experiments/few_negatives.py left in a folder.
+
+  python experiments/few_figure.py docs/results/few --picture few.png
+
+Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired difference from the sum over
+all negatives ("all") over the seeds that both have; in which epoch 60, 65 and 68 % were first reached, on average over
+seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
+the same accuracy, read off their curve.
+"""
+
+import argparse
+import json
+import math
+import re
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import matplotlib
+
+from scns.claims import interval
+
+MARKS = (60, 65, 68)  # %, of the early curves
+COLOURS = {
+    "uniform": "#9e9e9e", "uniform-corrected": "#424242", "class": "#c49a00", "instance": "#d95f02",
+    "mixed-corrected": "#a6761d", "soft": "#66a61e", "soft-200": "#a6d854", "own": "#1f6fb4", "own-200": "#80b1d3",
+}  # fmt: skip
+LINES = {"all": "-", "kld": "--", "ce": ":"}
+
+
+class Point(NamedTuple):
+    """A kind of negatives and their number; 0 for kinds without one."""
+
+    kind: str
+    number: int
+
+
+class Ended(NamedTuple):
+    """What is kept of a finished run."""
+
+    test: float
+    curve: list[float]  # test accuracy by epoch
+    spread: float  # of the log-denominator's error in the last epochs; nan where it was not noted
+
+
+def point_of(name: str) -> tuple[Point, int]:
+    """(point, seed) of a run's folder: own-200-16-0 is 16 negatives of the kind own-200, seed 0."""
+    stem, _, seed = name.rpartition("-")
+    found = re.fullmatch(r"(.+)-(\d+)", stem)
+    if found and stem not in LINES:
+        return Point(found[1], int(found[2])), int(seed)
+    return Point(stem, 0), int(seed)
+
+
+def read(folder: Path) -> dict[Point, dict[int, Ended]]:
+    """The finished runs of a folder by point and seed."""
+    found: dict[Point, dict[int, Ended]] = defaultdict(dict)
+    for path in sorted(folder.glob("*/result.json")):
+        point, seed = point_of(path.parent.name)
+        curve = [line["test"] for line in lines(path.parent / "log.jsonl") if "test" in line]
+        errors = [line["deviation"] for line in lines(path.parent / "denominator.jsonl")][-2:]
+        spread = mean(errors) if errors else math.nan
+        found[point][seed] = Ended(json.loads(path.read_text())["test"], curve, spread)
+    return dict(sorted(found.items()))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def reached(runs: dict[int, Ended], mark: float) -> str:
+    """The mean epoch in which the runs first had that accuracy; "-" if one never had."""
+    firsts = [next((n for n, test in enumerate(run.curve, 1) if test >= mark), None) for run in runs.values()]
+    return "-" if None in firsts or not firsts else f"{mean(n for n in firsts if n is not None):.1f}"
+
+
+def difference(runs: dict[int, Ended], reference: dict[int, Ended]) -> str:
+    """The paired difference from the reference, with its 95 % interval."""
+    both = [run.test - reference[seed].test for seed, run in runs.items() if seed in reference]
+    if len(both) < 2:
+        return "-"
+    found = interval(both)
+    return f"{found.mean:+.2f} +- {found.high - found.mean:.2f}"
+
+
+def worth(accuracy: float, uniform: list[tuple[int, float]]) -> str:
+    """How many corrected uniform negatives have that accuracy, on the straight lines between (log number, accuracy)."""
+    if len(uniform) < 2:
+        return "-"
+    if accuracy <= uniform[0][1]:
+        return f"<= {uniform[0][0]}"
+    for (few, low), (many, high) in pairwise(uniform):
+        if low <= accuracy <= high and high > low:
+            share = (accuracy - low) / (high - low)
+            return f"{few * (many / few) ** share:.0f}"
+    return f"> {uniform[-1][0]}"
+
+
+def table(runs: dict[Point, dict[int, Ended]]) -> list[str]:
+    """The rows of the Markdown table."""
+    reference = runs.get(Point("all", 0), {})
+    uniform = [
+        (point.number, mean(run.test for run in each.values()))
+        for point, each in runs.items()
+        if point.kind == "uniform-corrected"
+    ]
+    heads = ["negatives", "M", "test %", "n", "from all", *(f"epochs to {mark} %" for mark in MARKS)]
+    rows = [[*heads, "spread of log sum", "worth in corrected uniform"]]
+    for point, each in runs.items():
+        found = interval([run.test for run in each.values()])
+        half = f" +- {found.high - found.mean:.2f}" if len(each) > 1 else ""
+        spreads = [run.spread for run in each.values()]
+        rows.append([
+            point.kind, str(point.number or ""), f"{found.mean:.2f}{half}", str(len(each)),
+            "" if point.kind == "all" else difference(each, reference), *(reached(each, mark) for mark in MARKS),
+            f"{mean(spreads):.2f}" if not math.isnan(sum(spreads)) else "",
+            worth(found.mean, uniform) if point.number else "",
+        ])  # fmt: skip
+    return ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+
+
+def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: Path) -> None:
+    """Accuracy and error of the denominator against the number of negatives; accuracy against time, where measured."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 3 if times else 2, figsize=(15 if times else 11, 5), layout="constrained")
+    left, right = panels[0], panels[1]
+    for kind in dict.fromkeys(point.kind for point in runs):
+        points = [point for point in runs if point.kind == kind]
+        found = [interval([run.test for run in runs[point].values()]) for point in points]
+        means = [each.mean for each in found]
+        halves = [each.high - each.mean if math.isfinite(each.high) else 0.0 for each in found]
+        if kind in LINES:
+            left.axhline(means[0], color="black", linestyle=LINES[kind], linewidth=1, label=kind)
+            continue
+        if kind not in COLOURS:  # one setting changed: in the table alone
+            continue
+        style = {"color": COLOURS[kind], "marker": "o", "label": kind}
+        numbers = [point.number for point in points]
+        left.errorbar(numbers, means, halves, capsize=3, **style)
+        right.plot(numbers, [mean(run.spread for run in runs[point].values()) for point in points], **style)
+        timed = [
+            (times[f"{kind}-{n}"], value) for n, value in zip(numbers, means, strict=True) if f"{kind}-{n}" in times
+        ]
+        if timed:
+            panels[2].plot(*zip(*timed, strict=True), **style)
+    left.set(xscale="log", xlabel="negatives of each anchor", ylabel="test accuracy, %  (95 % intervals)")
+    right.set(xscale="log", yscale="log", xlabel="negatives of each anchor", ylabel="spread of the estimated log sum")
+    if times:
+        panels[2].set(xlabel="seconds an epoch, one student alone", ylabel="test accuracy, %")
+        for kind in LINES:
+            if kind in times and Point(kind, 0) in runs:
+                value = mean(run.test for run in runs[Point(kind, 0)].values())
+                panels[2].plot([times[kind]], [value], "k*", markersize=10)
+                panels[2].annotate(kind, (times[kind], value), xytext=(5, 5), textcoords="offset points")
+    left.legend(fontsize=8)
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.savefig(picture, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the runs are")
+    parser.add_argument("--picture", type=Path, help="the figure to write")
+    given = parser.parse_args()
+    runs = read(given.folder)
+    if not runs:
+        parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
+    print(*table(runs), sep="\n")
+    times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
+    if given.picture:
+        draw(runs, times, given.picture)
+
+
+if __name__ == "__main__":
+    main()
