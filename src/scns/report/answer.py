@@ -20,7 +20,8 @@ def what(found: Sequence[Group], runs: dict[Path, Entry]) -> str:
     hardware = sorted({str(_result(path).get("hardware", "")) for path in runs} - {""})
     on = f" on {', '.join(hardware)}" if hardware else ""
     told = f"{count(len(found), 'setting')} (seeds apart); data: {', '.join(data)}; methods: {', '.join(methods)}."
-    return f"<p>{text(told)} {time} of training{text(on)}.</p>"
+    added = ", added up over runs, also those that trained at once" if len(runs) > 1 else ""
+    return f"<p>{text(told)} {time} of training{text(on)}{added}.</p>"
 
 
 def answer(found: Sequence[Group]) -> str:
