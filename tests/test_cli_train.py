@@ -343,6 +343,14 @@ def test_tensorboard_has_every_epoch_once_even_after_a_kill(tmp_path: Path) -> N
     assert (pictures[0].width, pictures[0].height) == (9 * 36, 6 * 36)
 
 
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
+def test_a_run_with_all_negatives_has_no_picture_of_them(scns: Callable, tmp_path: Path) -> None:
+    words = [word for word in small() if word != "--no-tensorboard"]
+    out = tmp_path / "run"
+    ran = scns("train", "mini-uniform", *words, "--set", "method.sampler=all", "--epochs", 1, "--out", out)
+    assert ran.code == 0 and (out / "result.json").exists() and list((out / "tensorboard").iterdir())
+
+
 def test_the_picture_shows_anchors_and_their_negatives(tmp_path: Path) -> None:
     run = single(recipe("infonce", epochs=1, arguments={"negatives": 16}), tmp_path / "run")
     picture = TensorBoard().picture(run, run.method.sampler, 1)

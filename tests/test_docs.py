@@ -3,10 +3,15 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from rich.text import Text
+
+from scns.cli import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -85,3 +90,17 @@ def test_a_new_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     losses = method(batch, student, teacher)
     assert float(losses["logits"]) == 8.0 and set(losses) == {"ce", "logits"}
     sys.modules.pop("scns.methods.logits")
+
+
+def test_no_help_loses_what_stands_in_brackets() -> None:
+    """Help is printed as markup, in which [rows, dim] is a style that nobody knows and is dropped."""
+
+    def texts(command: Any) -> Iterator[str]:
+        yield command.help or ""
+        yield from (getattr(parameter, "help", None) or "" for parameter in command.params)
+        for each in getattr(command, "commands", {}).values():
+            yield from texts(each)
+
+    found = list(texts(typer.main.get_command(app)))
+    assert len(found) > 100
+    assert [text for text in found if Text.from_markup(text).plain != text.replace("\\[", "[")] == []

@@ -153,7 +153,8 @@ class TensorBoard(Watch):
         writer.add_scalar("images a second", images_per_second(run), number)
         sampler = getattr(run.method, "sampler", None)
         last = line["epoch"] == run.recipe.epochs
-        if sampler is not None and "stage" not in line and (line["epoch"] % self.every == 1 or last):
+        draws = sampler is not None and not sampler.everything  # all negatives are no picture
+        if draws and "stage" not in line and (line["epoch"] % self.every == 1 or last):
             writer.add_image("negatives (anchor at the left)", self.picture(run, sampler, line["epoch"]), number)
         writer.flush()
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Build, inspect and sample neighbour tables.", no_args_is_help=True)
 
 Table = Annotated[Path, typer.Argument(help="A table (.safetensors) or the index of its shards (.index.json).")]
-Embeddings = Annotated[str | None, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors, [rows, dim].")]
+Embeddings = Annotated[str | None, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors, \\[rows, dim].")]
 Labels = Annotated[str | None, typer.Option(help="Integer labels of the rows, same formats; -1 = unlabelled.")]
 Scale = Annotated[float, typer.Option(help="P = softmax(scale * cosine); 0 draws uniformly from the neighbours.")]
 
 
 @app.command()
 def build(
-    embeddings: Annotated[str, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors, [rows, dim].")],
+    embeddings: Annotated[str, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors, \\[rows, dim].")],
     out: Annotated[Path, typer.Option(help="Where to write the table (.safetensors).")],
     labels: Labels = None,
     k: Annotated[int, typer.Option("-k", help="Neighbours to keep for every row.")] = 500,
@@ -224,7 +224,7 @@ def merge(
 def gallery(
     table: Table,
     images: Annotated[
-        str, typer.Option(help="A data set's name (train split), or .npy uint8 [n, 3, h, w] or [n, h, w, 3].")
+        str, typer.Option(help="A data set's name (train split), or .npy uint8 \\[n, 3, h, w] or \\[n, h, w, 3].")
     ],
     out: Annotated[Path, typer.Option(help="The page to write (.html).")],
     anchors: Annotated[int, typer.Option(help="How many anchors to show.")] = 12,

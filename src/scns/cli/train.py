@@ -172,7 +172,7 @@ def embed(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Write a student's pooled embeddings of a data set, float32 [images, width].
+    r"""Write a student's pooled embeddings of a data set, float32 \[images, width].
 
     Under torchrun every rank writes its row shards: torchrun --nproc-per-node 4 -m scns embed RUN --out x.safetensors
     """
