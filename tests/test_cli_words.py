@@ -64,7 +64,7 @@ def test_own_vectors_and_missing_words(scns, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("heatmap", "cifar100", "--out", "map.jpg"), "must end in"),
-        (("heatmap", "cifar100", "--out", "map.png", "--scale", "0"), "The scale is 0"),
+        (("heatmap", "cifar100", "--out", "map.png", "--scale", "-1"), "scale=-1.0 must be at least 0"),
         (("heatmap", "cifar100", "--out", "map.png", "--classes", "maple_tee"), "did you mean maple_tree"),
         (("heatmap", "cifar100", "--out", "map.png", "--classes", "man", "--all"), "exclude each other"),
         (("heatmap", "cifar1000", "--out", "map.png"), "cifar1000"),

@@ -290,6 +290,7 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
         (lambda x, y: (x, torch.zeros(400, dtype=torch.int64), {}), "one label"),
         (lambda x, y: (x, y.clamp(min=0), {"k": 400}), r"k=400 is impossible.*from 1 to \d+"),
         (lambda x, y: (x, y, {"k": 0}), "k=0 is impossible"),
+        (lambda x, y: (x, y, {"k": 2.5}), "k=2.5 is impossible.*whole number"),
         (lambda x, y: (x, y.float(), {}), "labels must be integers"),
         (lambda x, y: (x, y - 5, {}), "-1 .none. or larger"),
         (lambda x, y: (x[0], y, {}), r"\[rows, dim\]"),
@@ -297,6 +298,7 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
         (lambda x, y: (x, y, {"exclude": "labels"}), "did you mean label"),
         (lambda x, y: (x, y, {"backend": "exakt"}), "did you mean exact"),
         (lambda x, y: (x, y, {"positive": 1.5}), "quantile"),
+        (lambda x, y: (x, y, {"positive": 2}), "quantile"),
         (lambda x, y: (x, y, {"rows": range(3, 500)}), "rows=range"),
         (lambda x, y: (x, y, {"backend": "classes"}), "label for every row"),
     ],
@@ -311,6 +313,10 @@ def test_bad_filters(data: tuple[Tensor, Tensor]) -> None:
     table = NeighborTable.build(*data, k=10)
     with pytest.raises(InputError, match="skip=10"):
         table.filtered(skip=10)
+    with pytest.raises(InputError, match="max_score=nan"):
+        table.filtered(max_score=float("nan"))
+    with pytest.raises(InputError, match="scale=inf"):
+        table.describe(float("inf"))
     with pytest.raises(InputError, match="absolute_margin=-1"):
         table.filtered(absolute_margin=-1)
     with pytest.raises(InputError, match="needs same-class scores"):

@@ -55,6 +55,34 @@ def q_of(sampler: Negatives, anchors: Tensor) -> Tensor:
 
 
 @each
+def test_probabilities_are_those_of_draws(name: str) -> None:
+    """Over all samples, or over the k nearest classes or samples."""
+    sampler, anchors = SAMPLERS[name], torch.tensor([0, 17, 239])
+    given, q = sampler.probabilities(anchors).double(), q_of(sampler, anchors)
+    if isinstance(sampler, ClassNegatives):
+        q = torch.stack([q[:, label == LABELS].sum(1) for label in range(6)], 1).gather(
+            1, sampler.classes[LABELS[anchors]]
+        )
+    elif isinstance(sampler, InstanceNegatives):
+        q = q.gather(1, sampler.indices[anchors].long())
+    assert given.shape == q.shape and torch.allclose(given, q, atol=1e-6)
+
+
+def test_a_class_that_lost_neighbours_draws_from_those_left() -> None:
+    table = NeighborTable.build(CLASS_VECTORS, k=5)
+    kept = table.filtered(max_score=float(table.scores[:, 1].float().max()))
+    rows = (kept.indices[:, -1] < 0) & (kept.indices[:, 0] >= 0)
+    assert rows.any()
+    sampler = ClassNegatives(kept, LABELS)
+    left = [set(row[row >= 0].tolist()) for row in kept.indices]
+    drawn = LABELS[sampler.sample(EVERY, 50)]
+    assert all(set(drawn[anchor].tolist()) <= left[LABELS[anchor]] for anchor in range(COUNT))
+    fewest = min(sum(int((each == LABELS).sum()) for each in row) for row in left)
+    with pytest.raises(InputError, match=f"there are {fewest};"):
+        sampler.sample(EVERY, COUNT, distinct=True)
+
+
+@each
 def test_probabilities_sum_to_one_and_spare_the_own_class(name: str) -> None:
     q = q_of(SAMPLERS[name], EVERY)
     assert torch.allclose(q.sum(1), torch.ones(COUNT).double(), atol=1e-6)
@@ -293,13 +321,21 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
             lambda: ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), LABELS.clamp(max=4)),
             r"Classes \[5\] have no",
         ),
+        (
+            lambda: ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3).filtered(max_score=-0.9), LABELS),
+            r"Classes \[0, 1, 2, 3, 4\] have no neighbours left",
+        ),
         (lambda: MixedNegatives([]), "above 0"),
+        (lambda: MixedNegatives([(math.inf, UniformNegatives(LABELS))]), "finite"),
+        (lambda: MixedNegatives([(0.5, UniformNegatives(y)) for y in (LABELS, LABELS[:9])]), r"of \[9, 240\] samples"),
         (lambda: MixedNegatives([(-1.0, UniformNegatives(LABELS))]), "above 0"),
         (lambda: MixedNegatives([(1.0, AllNegatives(LABELS))]), "AllNegatives does not"),
         (lambda: SoftNegatives(X, LABELS[:5], scale=5.0), "need 5 embeddings"),
         (lambda: SoftNegatives(X, LABELS, scale=5.0, clusters=2), "clusters=2 must be from 6"),
         (lambda: SoftNegatives(X, LABELS, scale=5.0, uniform=1.0), "uniform=1.0"),
-        (lambda: SoftNegatives(X * torch.nan, LABELS, scale=5.0), "NaN"),
+        (lambda: SoftNegatives(X.index_fill(0, EVERY[[7, 3]], torch.nan), LABELS, scale=5.0), r"2 .*NaN.*rows 3, 7\)"),
+        (lambda: SoftNegatives(X[:, 0], LABELS, scale=5.0), r"\[rows, dim\], but these are \(240,\)"),
+        (lambda: SoftNegatives(X, LABELS, scale=-1.0), "scale=-1.0"),
         (lambda: SAMPLERS["uniform"].sample(EVERY, 0), "at least 1"),
         (lambda: SAMPLERS["instance"].sample(EVERY, 31, distinct=True), "31 distinct draws.*there are 30"),
         (lambda: SAMPLERS["uniform"].sample(EVERY, COUNT - 1, distinct=True), "239 distinct draws.*lower num"),

@@ -260,9 +260,13 @@ def test_class_probabilities_golden() -> None:
     assert words.class_probabilities(vectors[:2]).tolist() == [[0, 1], [1, 0]]
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_scale_0_draws_all_other_classes_alike() -> None:
+    assert torch.equal(words.class_probabilities(torch.randn(5, 3), 0.0), (1 - torch.eye(5)) / 4)
+
+
+@pytest.mark.parametrize("scale", [-1.0, float("inf"), float("nan")])
 def test_bad_scale(scale: float) -> None:
-    with pytest.raises(InputError, match="The scale is"):
+    with pytest.raises(InputError, match="scale="):
         words.class_probabilities(torch.eye(3), scale)
     with pytest.raises(InputError, match="2 or more classes"):
         words.class_probabilities(torch.eye(1))

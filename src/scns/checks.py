@@ -1,6 +1,7 @@
 """Checked inputs: embeddings and labels of any kind become float32 and int64 tensors, or a sentence says why not."""
 
 import hashlib
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -73,6 +74,15 @@ def marks(values: Tensor | np.ndarray | None, count: int, what: str, device: tor
     if count and int(given.min()) < -1:
         raise InputError(f"The {what} must be -1 (none) or larger, but one is {int(given.min())}.")
     return given.to(device=device, dtype=torch.int64)
+
+
+def scale(value: float) -> float:
+    """The scale of P = softmax(scale * cosine), checked."""
+    if not 0 <= value < math.inf:
+        raise InputError(
+            f"scale={value} must be at least 0 and finite: 0 draws uniformly from the neighbours, 5 is the paper's."
+        )
+    return float(value)
 
 
 def fingerprint(values: Tensor) -> str:

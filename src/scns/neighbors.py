@@ -5,6 +5,7 @@ file with its provenance, and memory-mapped again. One type serves both levels: 
 class is excluded) and classes (rows are classes, only the row itself is excluded).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -162,6 +163,9 @@ class NeighborTable:
                 )
             if value is not None and not value >= 0:
                 raise InputError(f"{name}={value} must be at least 0.")
+        for name, value in {"max_score": max_score, "min_score": min_score}.items():
+            if value is not None and math.isnan(value):
+                raise InputError(f"{name}={value} would leave nothing; give a cosine.")
         if not 0 <= skip < self.info.k:
             raise InputError(f"skip={skip} must be from 0 to k - 1 = {self.info.k - 1}.")
         scores = self.scores.float()
@@ -236,6 +240,8 @@ class NeighborTable:
 
     def describe(self, scale: float | None = None) -> dict[str, object]:
         """What to know before training on it; `scale` adds the effective number of negatives, exp(entropy)."""
+        if scale is not None:
+            checks.scale(scale)
         valid = self.indices >= 0
         scores = self.scores.float()[valid]
         counts = torch.bincount(self.indices[valid].long(), minlength=max(self.info.corpus_rows, 1)).float()
@@ -426,7 +432,7 @@ def _check_choices(
         raise unknown("backend", backend, BACKENDS)
     if isinstance(positive, str) and positive not in ("max", "mean"):
         raise unknown("positive", positive, ["max", "mean"])
-    if isinstance(positive, float) and not 0 <= positive <= 1:
+    if isinstance(positive, float | int) and not 0 <= positive <= 1:
         raise InputError(f"positive={positive} is not a quantile from 0 to 1.")
     if rows is not None and not (rows.step == 1 and 0 <= rows.start < rows.stop <= count):
         raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
@@ -438,9 +444,10 @@ def _check_k(k: int, data: search.Layout, exclude: str | None) -> None:
         raise InputError(
             "All rows have one label, so there are no negatives; give labels of several classes or exclude='self'."
         )
-    if not 1 <= k <= smallest:
+    if not 1 <= k <= smallest or k != int(k):
         raise InputError(
-            f"k={k} is impossible: the smallest row has {smallest} candidates, so k must be from 1 to {smallest}."
+            f"k={k} is impossible: the smallest row has {smallest} candidates, so k must be a whole number from 1 to "
+            f"{smallest}."
         )
 
 

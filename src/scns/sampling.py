@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from scns import chances, draws
+from scns import chances, checks, draws
 from scns.chances import Epoch
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
@@ -72,6 +72,11 @@ class Pool(nn.Module):
         place = self.rank[indices]
         return (place < start) | (place >= start + size)
 
+    def log_uniform(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        """-log(N - N_y) for the anchor's negatives, -inf for others: float32 [batch, m]."""
+        each = -self.negatives(anchors)[:, None].float().log()
+        return torch.where(self.is_negative(anchors, indices), each, -torch.inf)
+
 
 class Positives(nn.Module):
     """Another sample of the anchor's class, uniformly; the anchor itself where it is alone."""
@@ -96,6 +101,12 @@ class Negatives(nn.Module):
 
     everything = False  # True: `weights` names every sample, so logits are one product and no rows need gathering
     seed: int
+    samples: int  # how many there are, N
+
+    def probabilities(self, anchors: Tensor) -> Tensor:
+        """float32 [batch, N]: over all samples. (Samplers of the k nearest: [batch, k], over those.)"""
+        every = chances.columns(self.samples, anchors).expand(len(anchors), -1)
+        return self.log_probability(anchors, every).exp()
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
         """log q(index | anchor), float32 [batch, m]; -inf for what is never drawn."""
@@ -115,16 +126,10 @@ class UniformNegatives(Negatives):
 
     def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
         super().__init__()
-        self.pool, self.seed = Pool(labels), seed
-
-    def probabilities(self, anchors: Tensor) -> Tensor:
-        """float32 [batch, N]: over all samples."""
-        every = chances.columns(len(self.pool), anchors).expand(len(anchors), -1)
-        return self.log_probability(anchors, every).exp()
+        self.pool, self.seed, self.samples = Pool(labels), seed, len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        each = -self.pool.negatives(anchors)[:, None].float().log()
-        return torch.where(self.pool.is_negative(anchors, indices), each, -torch.inf)
+        return self.pool.log_uniform(anchors, indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]"""
@@ -151,7 +156,7 @@ class ClassNegatives(Negatives):
 
     def __init__(self, class_table: NeighborTable, labels: Tensor, *, scale: float = 5.0, seed: int = 0) -> None:
         super().__init__()
-        self.seed, self.scale = seed, checked_scale(scale)
+        self.seed, self.scale = seed, checks.scale(scale)
         labels = _labels(labels)
         counts = torch.bincount(labels.clamp(min=0), minlength=len(class_table))
         if int(labels.min()) < 0 or len(counts) > len(class_table):
@@ -162,14 +167,18 @@ class ClassNegatives(Negatives):
         if bool((counts == 0).any()):
             empty = (counts == 0).nonzero()[:, 0].tolist()
             raise InputError(f"Classes {empty[:5]} have no samples; build the class table without them.")
-        self.fewest = int(counts[class_table.indices.long().to(counts.device)].sum(1).min())
+        nearest = class_table.indices.long().to(labels.device)  # [C, k]; -1 where a filter took one away
+        if bool((nearest[:, 0] < 0).any()):
+            lonely = (nearest[:, 0] < 0).nonzero()[:, 0].tolist()
+            raise InputError(f"Classes {lonely[:5]} have no neighbours left in the class table; filter it less.")
+        self.samples, self.fewest = len(labels), int(torch.where(nearest < 0, 0, counts[nearest]).sum(1).min())
         constants(
             self,
             labels=labels,
             members=torch.argsort(labels, stable=True),
             counts=counts,
             first=counts.cumsum(0) - counts,
-            classes=class_table.indices.long().to(labels.device),  # [C, k]
+            classes=nearest,
             integers=chances.softmax_integers(class_table.scores.to(labels.device), self.scale),  # [C, k]
         )
 
@@ -191,7 +200,10 @@ class ClassNegatives(Negatives):
         return self._member(anchors, position, epoch)
 
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
-        """(int64 [batch, num], float32 log-weights): classes drawn systematically, each num * P times on average."""
+        """(int64 [batch, num], float32 log-weights): classes drawn systematically, each num * P times on average.
+
+        The correction is for the sampler's own support, the samples of the k classes: it has nothing to say of others.
+        """
         position = chances.even_positions(self.seed, anchors, num, epoch)
         return weighted(self, self._member(anchors, position, epoch), anchors, num, correct)
 
@@ -221,7 +233,7 @@ class InstanceNegatives(Negatives):
     ) -> None:
         """`fallback` is a sampler for rows whose neighbours were all filtered away: they keep k of its draws."""
         super().__init__()
-        self.seed, self.scale = seed, checked_scale(scale)
+        self.seed, self.scale = seed, checks.scale(scale)
         indices, scores = table.indices, table.scores
         empty = (indices[:, 0] < 0).nonzero()[:, 0]
         self.fallen_back = len(empty)
@@ -234,7 +246,7 @@ class InstanceNegatives(Negatives):
             indices, scores = indices.clone(), scores.clone()
             drawn = fallback.sample(empty, table.info.k, distinct=True)
             indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
-        self.fewest = int((indices >= 0).sum(1).min())
+        self.samples, self.fewest = table.info.corpus_rows, int((indices >= 0).sum(1).min())
         constants(self, indices=indices, scores=scores)
 
     def refresh_(self, table: NeighborTable) -> "InstanceNegatives":
@@ -290,11 +302,15 @@ class MixedNegatives(Negatives):
 
     def __init__(self, parts: Sequence[tuple[float, Negatives]], *, seed: int = 0) -> None:
         super().__init__()
-        if not parts or any(not share > 0 for share, _ in parts):
-            raise InputError(f"The shares of a mixture must be above 0, but they are {[share for share, _ in parts]}.")
+        if not parts or any(not 0 < share < math.inf for share, _ in parts):
+            shares = [share for share, _ in parts]
+            raise InputError(f"The shares of a mixture must be above 0 and finite, but they are {shares}.")
         if any(part.everything for _, part in parts):
             raise InputError("A mixture is made of samplers that draw; AllNegatives does not.")
-        self.seed = seed
+        counts = sorted({part.samples for _, part in parts})
+        if len(counts) > 1:
+            raise InputError(f"The parts of a mixture are of {counts} samples; make them for the same ones.")
+        self.seed, self.samples = seed, counts[0]
         self.parts = nn.ModuleList([part for _, part in parts])
         total = sum(share for share, _ in parts)
         integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
@@ -331,14 +347,10 @@ class AllNegatives(Negatives):
 
     def __init__(self, labels: Tensor) -> None:
         super().__init__()
-        self.pool = Pool(labels)
-
-    def probabilities(self, anchors: Tensor) -> Tensor:
-        """float32 [batch, N]"""
-        return self._mask(anchors).float() / self.pool.negatives(anchors)[:, None]
+        self.pool, self.samples = Pool(labels), len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        return self.probabilities(anchors).log().gather(1, indices)
+        return self.pool.log_uniform(anchors, indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         raise InputError("AllNegatives does not draw; use .weights, or UniformNegatives for draws.")
@@ -373,14 +385,6 @@ def _labels(labels: Tensor) -> Tensor:
     if labels.dim() != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not len(labels):
         raise InputError(f"Labels must be integers [n], but they are {labels.dtype} {tuple(labels.shape)}.")
     return labels.long()
-
-
-def checked_scale(scale: float) -> float:
-    if not 0 <= scale < math.inf:
-        raise InputError(
-            f"scale={scale} must be at least 0 and finite: 0 draws uniformly from the neighbours, 5 is the paper's."
-        )
-    return float(scale)
 
 
 def _enough(num: int, available: int) -> None:

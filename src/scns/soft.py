@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scns import chances, draws
+from scns import chances, checks, draws
 from scns.chances import Epoch, columns
 from scns.errors import InputError
-from scns.sampling import Negatives, Pool, checked_scale, constants
+from scns.sampling import Negatives, Pool, constants
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
 
@@ -45,8 +45,10 @@ class SoftNegatives(Negatives):
         super().__init__()
         if not 0 <= uniform < 1:
             raise InputError(f"uniform={uniform} is the share of uniform draws: at least 0 and below 1.")
-        self.seed, self.scale, self.uniform, self.clusters = seed, checked_scale(scale), uniform, clusters
-        self.pool = Pool(labels)
+        self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
+        self.pool, self.samples = Pool(labels), len(labels)
+        if embeddings.dim() != 2:
+            raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
         if len(embeddings) != len(self.pool):
             raise InputError(
                 f"{len(self.pool)} labels need {len(self.pool)} embeddings, but there are {len(embeddings)}."
@@ -66,15 +68,14 @@ class SoftNegatives(Negatives):
             raise InputError(f"This sampler holds embeddings {tuple(self.unit.shape)}, not {tuple(embeddings.shape)}.")
         self.unit.copy_(F.normalize(embeddings.detach().float(), dim=1)[self.pool.order])
         if not bool(self.unit.isfinite().all()):
-            raise InputError("Some embeddings are NaN or infinite; leave them out or embed them again.")
+            rows = self.pool.order[~self.unit.isfinite().all(1)].sort().values.tolist()
+            raise InputError(
+                f"{len(rows)} embeddings are NaN or infinite (rows {', '.join(map(str, rows[:5]))}"
+                f"{', ...' if len(rows) > 5 else ''}); leave them out or embed them again."
+            )
         if self.clusters is not None:
             self._cluster()
         return self
-
-    def probabilities(self, anchors: Tensor) -> Tensor:
-        """float32 [batch, N]: over all samples."""
-        every = columns(len(self.pool), anchors).expand(len(anchors), -1)
-        return self.log_probability(anchors, every).exp()
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
         return self._log_q(self._weights(anchors), indices)

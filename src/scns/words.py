@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scns import checks
 from scns.errors import InputError, unknown
 from scns.wordfiles import Progress, Vectors, read_words
 
@@ -133,8 +134,7 @@ def blocks(cosine: Tensor) -> list[list[int]]:
 
 def class_probabilities(vectors: Tensor, scale: float = 5.0) -> Tensor:
     """P[i, j] = softmax_j(scale * Z[i, j]), j != i, [classes, classes]: how often class i draws class j."""
-    if not (math.isfinite(scale) and scale > 0):
-        raise InputError(f"The scale is {scale}, but it must be a positive number; 5 is the usual one.")
+    checks.scale(scale)
     if vectors.dim() != 2 or len(vectors) < 2:
         raise InputError(
             f"Vectors [classes, dim] of 2 or more classes are needed, but the shape is {tuple(vectors.shape)}."
