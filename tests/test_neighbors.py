@@ -297,6 +297,7 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
         (lambda x, y: (x.long(), y, {}), "floating point"),
         (lambda x, y: (x, y, {"exclude": "labels"}), "did you mean label"),
         (lambda x, y: (x, y, {"backend": "exakt"}), "did you mean exact"),
+        (lambda x, y: (x, y, {"on_zero": "unifrom"}), "did you mean uniform"),
         (lambda x, y: (x, y, {"positive": 1.5}), "quantile"),
         (lambda x, y: (x, y, {"positive": 2}), "quantile"),
         (lambda x, y: (x, y, {"rows": range(3, 500)}), "rows=range"),
@@ -307,6 +308,21 @@ def test_bad_input(data: tuple[Tensor, Tensor], change: object, message: str) ->
     x, labels, arguments = change(*data)  # type: ignore[operator]
     with pytest.raises(InputError, match=message):
         NeighborTable.build(x, labels, **{"k": 10, **arguments})
+
+
+@pytest.mark.parametrize("memory", [None, "1M"])
+def test_a_row_of_zeros_is_as_near_to_all(data: tuple[Tensor, Tensor], memory: str | None) -> None:
+    """Streamed or not; nobody else's neighbours change but where the zero row itself is one."""
+    x, labels = data
+    blank = x.index_fill(0, torch.tensor([5]), 0)
+    table = NeighborTable.build(blank, labels, k=10, on_zero="uniform", memory=memory)
+    others = (labels != labels[5]).nonzero()[:10, 0]
+    assert torch.equal(table.indices[5].long(), others) and bool((table.scores[5] == 0).all())
+    cosine = torch.nn.functional.normalize(blank, dim=1).double()
+    row = cosine[17] @ cosine.T - 9.0 * ((labels == labels[17]) & (labels >= 0)).double()
+    row[17] = -9.0
+    assert table.indices[17].tolist() == row.topk(10).indices.tolist()
+    table.check(blank, labels)
 
 
 def test_bad_filters(data: tuple[Tensor, Tensor]) -> None:

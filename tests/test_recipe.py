@@ -210,6 +210,10 @@ def test_recipes_are_the_papers() -> None:
         ({"method": "infonce", "arguments": {"sampler": "instance"}}, "sampler 'instance' needs a teacher, whose emb"),
         ({"method": "infonce", "preset": "t1-instance"}, "sampler 'instance' needs a teacher"),
         ({"method": "kld", "teacher": "x", "distil": False}, "'kld' distils its teacher, so distil=false cannot be"),
+        (
+            {"method": "infonce", "preset": "t1-class", "words": ""},
+            "words='' takes the classes' centroids",
+        ),
         ({"teacher_size": 64}, "teacher_size=64 needs teacher="),
         ({"student": "resnet21"}, "Unknown network 'resnet21'; did you mean resnet32 or resnet20"),
     ],

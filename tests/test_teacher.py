@@ -12,8 +12,10 @@ from safetensors.torch import load_file, save_file
 from engine_runs import equal, recipe, single, teacher, weights
 from scns import augment, datasets, models, step
 from scns.errors import InputError
+from scns.neighbors import NeighborTable
 from scns.teacher import Teacher, bundled, load_network
 from scns.train import Pack, Shelf, Watch, fit, prepare
+from scns.words import class_embeddings
 
 FILE = "model.safetensors"
 
@@ -133,6 +135,20 @@ def test_a_teacher_may_name_neighbours_and_nothing_else(tmp_path: Path) -> None:
     assert alone.method.teacher_head is None and taught.method.teacher_head is not None
     assert not any(name.startswith("method.teacher") for name in weights(tmp_path / "alone"))
     assert torch.equal(alone.method.sampler.indices, taught.method.sampler.indices)
+
+
+def test_without_words_classes_are_near_whose_centroids_are(tmp_path: Path) -> None:
+    arguments = {"sampler": "class", "k": 2, "negatives": 8}
+    wanted = recipe("infonce", epochs=1, teacher=str(teacher()), arguments=arguments, words="")
+    run = single(wanted, tmp_path / "run")
+    images = run.data.train
+    centroids = class_embeddings(run.teacher.answers(images)[1], images.labels)  # type: ignore[union-attr]
+    near = NeighborTable.build(centroids, k=2).indices
+    assert torch.equal(run.method.sampler.classes, near.long())  # type: ignore[union-attr, arg-type]
+    strange = tmp_path / "words.txt"
+    strange.write_text("zebra 1.0 2.0\n")
+    with pytest.raises(InputError, match=r"any word of 10 of 10 labels.*words=FILE, or words= .empty. for centroids"):
+        single(replace(wanted, words=str(strange)), tmp_path / "other")
 
 
 def test_a_shelf_is_shared_by_calls_and_changes_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import torch
 
 from scns import words
 from scns.errors import InputError
+from scns.neighbors import NeighborTable
+from scns.sampling import ClassNegatives
 from scns.wordfiles import read_words
 
 VECTORS = {
@@ -71,6 +73,10 @@ def test_missing_words_are_dropped_and_named(source: Path) -> None:
     assert vectors.tolist() == [VECTORS["oak"], VECTORS["cat"], [0.0, 0.0, 0.0]]
     probability = words.class_probabilities(vectors)
     assert probability[2].tolist() == pytest.approx([0.5, 0.5, 0.0])
+    table = NeighborTable.build(vectors, k=2, on_zero="uniform")
+    assert table.indices[2].tolist() == [0, 1] and table.scores[2].tolist() == [0.0, 0.0]
+    drawn = ClassNegatives(table, torch.arange(3)).probabilities(torch.arange(3))
+    assert torch.allclose(drawn, probability.gather(1, table.indices.long()), atol=1e-3)
 
 
 def test_spelling_prefers_the_exact_word_then_lower_case_then_capitalised(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ _BLOCK = 1 << 20  # floats read at a time: 4 MB
 _warned_float64 = False
 
 
-def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None) -> Tensor:
+def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None, *, zero_rows: bool = False) -> Tensor:
     """Checked float32 [n, dim] on `device`."""
     global _warned_float64
     given = torch.as_tensor(embeddings)
@@ -27,13 +27,11 @@ def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None) 
         _warned_float64 = True
         warnings.warn("Embeddings are float64 and are cast to float32.", stacklevel=3)
     rows = given.detach().to(device=device or given.device, dtype=torch.float32)
-    norms = torch.linalg.vector_norm(rows, dim=1)
-    _name_rows(~norms.isfinite(), "NaN or infinite")
-    _name_rows(norms == 0, "all zero")
+    _check_norms(torch.linalg.vector_norm(rows, dim=1), zero_rows)
     return rows
 
 
-def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray]) -> list[Tensor]:
+def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray], *, zero_rows: bool = False) -> list[Tensor]:
     """Checked row shards [rows, dim] of any floating type, left where they are on the host; read block by block."""
     given = embeddings if isinstance(embeddings, Sequence) else [embeddings]
     found = [torch.as_tensor(each).detach().cpu() for each in given]
@@ -44,8 +42,7 @@ def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray]) -> l
         if not each.is_floating_point():
             raise InputError(f"Embeddings must be floating point, but these are {each.dtype}; convert them first.")
     norms = torch.cat([torch.linalg.vector_norm(block.float(), dim=1).cpu() for block in _blocks(found)])
-    _name_rows(~norms.isfinite(), "NaN or infinite")
-    _name_rows(norms == 0, "all zero")
+    _check_norms(norms, zero_rows)
     return found
 
 
@@ -53,6 +50,12 @@ def _blocks(found: list[Tensor]) -> Iterator[Tensor]:
     """All rows, a few MB at a time."""
     for each in found:
         yield from each.split(max(1, _BLOCK // each.shape[1]))
+
+
+def _check_norms(norms: Tensor, zero_rows: bool) -> None:
+    _name_rows(~norms.isfinite(), "NaN or infinite")
+    if not zero_rows:
+        _name_rows(norms == 0, "all zero")
 
 
 def _name_rows(bad: Tensor, what: str) -> None:

@@ -48,6 +48,7 @@ class NeighborTable:
         *,
         k: int,
         exclude: str | None = "label",
+        on_zero: str = "error",
         groups: Tensor | np.ndarray | None = None,
         backend: str = "exact",
         probe: int | None = None,
@@ -62,10 +63,12 @@ class NeighborTable:
     ) -> "NeighborTable":
         """The top-k cosine neighbours of every row (or of `rows`, for a shard).
 
-        exclude: "label" leaves out rows of the same label (an unlabelled row, -1, only itself; without labels every
-        row only itself), "self" the row itself, None nothing. `groups`: rows with the same group (not -1) are never
-        paired: duplicates, frames of one video. `backend`: "exact"; "classes" and "faiss" look at `probe` lists only
-        and report their recall. `positive` keeps each row's similarity to its own class for `filtered`.
+        exclude: "label" leaves out rows of the same label (an unlabelled row, -1, only itself; without labels every row
+        only itself), "self" the row itself, None nothing. `groups`: rows with the same group (not -1) are never paired:
+        duplicates, frames of one video. A row of zeros is an error, or with on_zero="uniform" (a label without a known
+        word) has cosine 0 with every row: its draws are uniform over the k that it keeps, the first ones, and so over
+        all others where k is as large as that. `backend`: "exact"; "classes" and "faiss" look at `probe` lists only and
+        report their recall. `positive` keeps each row's similarity to its own class for `filtered`.
 
         `memory` (bytes, or "8G") leaves the embeddings where they are, a mapped file say, or a list of row shards, and
         searches them in blocks that take no more than that on `device`; the table is the same, on the host. `tell` gets
@@ -75,16 +78,16 @@ class NeighborTable:
             if backend != "exact":
                 raise InputError(f"Only backend='exact' searches in blocks, not '{backend}'; leave memory= out.")
             table = _build_streamed(
-                embeddings, labels, groups, k=k, exclude=exclude, device=device, memory=memory, rows=rows,
-                positive=positive, progress=progress, tell=tell,
+                embeddings, labels, groups, k=k, exclude=exclude, on_zero=on_zero, device=device, memory=memory,
+                rows=rows, positive=positive, progress=progress, tell=tell,
             )  # fmt: skip
             return replace(table, info=replace(table.info, source=source))
         given, told = torch.as_tensor(embeddings), ""
-        _check_choices(exclude, backend, positive, rows, len(given))
+        _check_choices(exclude, on_zero, backend, positive, rows, len(given))
         if given.dim() == 2:
             asked_rows, where = len(given) if rows is None else len(rows), torch.device(device or given.device)
             told = budget.check_room(len(given), given.shape[1], k, asked_rows, where)
-        vectors = checks.vectors(embeddings, device)
+        vectors = checks.vectors(embeddings, device, zero_rows=on_zero == "uniform")
         count = len(vectors)
         marks = checks.marks(labels, count, "labels", vectors.device)
         kinds = checks.marks(groups, count, "groups", vectors.device)
@@ -323,9 +326,13 @@ def fingerprints(
     """The fingerprints that the `info` of a table of these embeddings and labels has; "" for what is not given."""
     marks = None if labels is None else checks.marks(labels, len(labels), "labels", torch.device("cpu"))
     return {
-        "embeddings_sha256": "" if embeddings is None else checks.fingerprint_of_pieces(checks.pieces(embeddings)),
+        "embeddings_sha256": "" if embeddings is None else _hashed(embeddings),
         "labels_sha256": "" if marks is None else checks.fingerprint(marks.int()),
     }
+
+
+def _hashed(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray]) -> str:
+    return checks.fingerprint_of_pieces(checks.pieces(embeddings, zero_rows=True))
 
 
 def merge(shards: Sequence[str | Path], out: str | Path) -> int:
@@ -368,6 +375,7 @@ def _build_streamed(
     *,
     k: int,
     exclude: str | None,
+    on_zero: str,
     device: torch.device | str | None,
     memory: int | str | None,
     rows: range | None,
@@ -377,10 +385,10 @@ def _build_streamed(
 ) -> NeighborTable:
     """The table of embeddings that are read block by block; on the host."""
     where, host = torch.device(device or "cpu"), torch.device("cpu")
-    pieces = checks.pieces(embeddings)
+    pieces = checks.pieces(embeddings, zero_rows=on_zero == "uniform")
     count, dim = sum(map(len, pieces)), pieces[0].shape[1]
     marks, kinds = checks.marks(labels, count, "labels", host), checks.marks(groups, count, "groups", host)
-    _check_choices(exclude, "exact", positive, rows, count)
+    _check_choices(exclude, on_zero, "exact", positive, rows, count)
     wanted = range(count) if rows is None else rows
     cut = budget.plan(count, dim, k, memory, where, len(wanted), groups is not None)
     data = search.layout(count, marks, exclude, kinds, host)
@@ -424,10 +432,12 @@ def _info(
 
 
 def _check_choices(
-    exclude: str | None, backend: str, positive: str | float | None, rows: range | None, count: int
+    exclude: str | None, on_zero: str, backend: str, positive: str | float | None, rows: range | None, count: int
 ) -> None:
     if exclude not in ("label", "self", None):
         raise unknown("exclude", str(exclude), ["label", "self"])
+    if on_zero not in ("error", "uniform"):
+        raise unknown("on_zero", on_zero, ["error", "uniform"])
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
     if isinstance(positive, str) and positive not in ("max", "mean"):

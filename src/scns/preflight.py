@@ -35,5 +35,7 @@ def _check_teacher(recipe: Recipe, distils: bool, sampler: str) -> None:
         raise InputError(
             f"The sampler '{sampler}' needs a teacher, whose embeddings name the neighbours; {_TRAIN_ONE}."
         )
+    if sampler == "class" and not recipe.words and not recipe.teacher:
+        raise InputError("words='' takes the classes' centroids by a teacher; give teacher=, or words=glove.")
     if recipe.teacher_size and not recipe.teacher:
         raise InputError(f"teacher_size={recipe.teacher_size} needs teacher=: a run folder or a weights file.")

@@ -65,7 +65,7 @@ class Recipe:
     method: str = "ce"
     preset: str = ""  # of the method
     arguments: dict[str, Any] = field(default_factory=dict)  # of the method
-    words: str = "glove"  # word vectors of the label names, for class-level negatives
+    words: str = "glove"  # vectors of the label names for class-level negatives, or a file; "": the teacher's centroids
     # the teacher
     teacher: str = ""  # a run folder, a weights file together with teacher_network, or bundled:wrn-16-2-cifar10
     teacher_network: str = ""

@@ -124,7 +124,7 @@ class Run:
             student=student,
             teacher=teacher if self.recipe.distil else None,
             embeddings=None if frozen is None else lambda: frozen.answers(images)[1],
-            class_vectors=lambda: words.label_vectors(list(names), source),
+            class_vectors=partial(_label_vectors, names, source) if source else None,
             answers=None if frozen is None else lambda: frozen.answers(images)[0],
             seed=self.recipe.order_seed,
             world=self.world,
@@ -311,6 +311,13 @@ class Run:
     def _write_result(self) -> None:
         self.folder.save_model(self.student, self.data.train)
         self.folder.finish(self.result)
+
+
+def _label_vectors(names: tuple[str, ...], source: str) -> Tensor:
+    try:
+        return words.label_vectors(list(names), source)
+    except InputError as error:
+        raise InputError(f"{error} In a recipe: words=FILE, or words= (empty) for centroids by its teacher.") from None
 
 
 def load_data(recipe: Recipe, device: torch.device) -> Data:

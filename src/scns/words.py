@@ -40,7 +40,8 @@ def label_vectors(
 
     `source` is "glove" (bundled) or a file: word2vec .bin, GloVe or fastText .txt / .vec, each also as .gz, or .npz.
     Words without a vector are dropped (`missing_words` names them). A label without any known word is an error, or,
-    with on_missing="uniform", a zero vector: its cosine with every class is 0, so its negatives are drawn uniformly.
+    with on_missing="uniform", a zero vector: its cosine with every class is 0, so its negatives are drawn uniformly
+    (from a table built with on_zero="uniform").
     """
     return label_words(names, source, on_missing, progress=progress).vectors
 

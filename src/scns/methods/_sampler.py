@@ -46,7 +46,8 @@ def make_sampler(
         return UniformNegatives(labels, seed=seed)
     if name == "class":
         best = min(max(2, setting.classes // 20), setting.classes - 1)  # the paper's best: 2 of 10 classes, 5 of 100
-        table = NeighborTable.build(_class_vectors(setting), k=best if k is None else _count(k, setting.classes))
+        kept = best if k is None else _count(k, setting.classes)
+        table = NeighborTable.build(_class_vectors(setting), k=kept, on_zero="uniform")  # zero: a name without words
         return ClassNegatives(table, labels, scale=scale, seed=seed)
     embeddings = _embeddings(setting, name)
     if name == "soft":

@@ -145,7 +145,7 @@ def _classes(made: Drawn, source: Source) -> None:
         for entry in source.results.entries:
             known = views.label_names(entry.recipe.data)
             if known and entry.recipe.data not in shown:
-                by_words = words.label_vectors(known, entry.recipe.words)
+                by_words = words.label_vectors(known, entry.recipe.words or "glove")
                 shown[entry.recipe.data] = known, by_words, "cosine of the label vectors (no run kept its student)"
         if not shown:
             raise
