@@ -38,6 +38,13 @@ def test_split_has_exact_sizes_even_where_classes_do_not_divide(fraction: float)
         assert abs(int((labels[held] == kind).sum()) - fraction * count) <= 1
 
 
+def test_split_takes_its_share_of_the_unlabelled_too() -> None:
+    labels = torch.tensor([-1] * 40 + [0] * 20 + [1] * 20)
+    rest, held = split(labels, 0.25, seed=1)
+    assert labels[held].tolist() == [-1] * 10 + [0] * 5 + [1] * 5
+    assert sorted(torch.cat([rest, held]).tolist()) == list(range(80))
+
+
 def test_split_is_the_same_on_every_machine() -> None:
     labels = torch.arange(50_000) % 10
     assert digest(*split(labels, 0.05, seed=0)) == "06c760b04538aafa"

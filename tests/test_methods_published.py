@@ -600,8 +600,18 @@ def test_stages_have_the_references_epochs_and_rates() -> None:
         "ft": (30, 0.01, False, 1),
         "fsp": (30, None, True, 0),
     }
-    shorter = make("ft", stage_epochs=2, stage_lr=None).method.stages()[0]
-    assert (shorter.epochs, shorter.lr) == (2, None)
+    shorter = make("ft", stage_epochs=2, stage_lr=0.3).method.stages()[0]
+    assert (shorter.epochs, shorter.lr) == (2, 0.3)
+
+
+def test_the_paraphraser_has_its_own_rate_beside_cifar_students_alone() -> None:
+    four = Shapes(10, 8, tuple((8, size, size) for size in (32, 32, 16, 8, 4)))
+    three = four._replace(maps=four.maps[:4])
+    rates = [
+        methods.build("ft", Setting(labels=torch.arange(10), student=student, teacher=three)).stages()[0].lr
+        for student in (three, four)
+    ]
+    assert rates == [0.01, None]
 
 
 def test_fsp_in_the_main_stage_on_request() -> None:

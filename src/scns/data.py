@@ -105,7 +105,7 @@ def split(labels: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tenso
     """
     if not 0 <= fraction < 1:
         raise InputError(f"The held-out fraction is {fraction}, but it must be at least 0 and below 1.")
-    labels = labels.cpu()
+    labels = labels.cpu() + 1  # unlabelled samples, -1, are a class of their own
     order = draws.permutation(len(labels), seed, draws.SPLIT)
     order = order[torch.argsort(labels[order], stable=True)]  # by class, random within a class
     counts = torch.bincount(labels)

@@ -71,6 +71,12 @@ def _layers(
     return nn.Sequential(*layers)
 
 
+def _stage_rate(stages: int) -> float | None:
+    """The learning rate of the paraphraser: 0.01 beside CIFAR's resnets and wrns, which have three stages; None, that
+    of the main stage, beside other students."""
+    return 0.01 if stages == 3 else None
+
+
 class Objective(Method):
     needs = ("teacher", "maps")
     whole_batch = False
@@ -84,7 +90,7 @@ class Objective(Method):
         norm: str = "spatial",  # or "vector"
         power: int = 1,  # of the difference; FT's paper
         stage_epochs: int = 30,  # the field's reference
-        stage_lr: float | None = 0.01,  # the field's reference for CIFAR's resnets and wrns; None: the main stage's
+        stage_lr: float | None = None,  # None: as the field's reference, see `_stage_rate`
         ce: float = 1.0,
         kld: float = 0.0,
         temperature: float = 4.0,
@@ -92,7 +98,8 @@ class Objective(Method):
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
         stage_pairs(setting, "shallow")  # both have a last stage
         self.weight, self.norm, self.power = weight, norm, power
-        self.stage_epochs, self.stage_lr = stage_epochs, stage_lr
+        self.stage_epochs = stage_epochs
+        self.stage_lr = _stage_rate(len(setting.student.maps) - 1) if stage_lr is None else stage_lr
         channels = teacher_shapes(setting).maps[-1][0]
         factor = int(channels * rate)
         if factor < 1:
