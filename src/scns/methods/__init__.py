@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from scns import functional, plugins
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features, Shapes
+from scns.functional.inputs import check_positive
 from scns.world import World
 
 
@@ -74,6 +75,9 @@ class Method(nn.Module):
 
     def __init__(self, setting: Setting, *, ce: float = 1.0, kld: float = 0.0, temperature: float = 4.0) -> None:
         super().__init__()
+        for name, value in (("ce", ce), ("kld", kld)):
+            check_positive(name, value, zero=True)
+        check_positive("temperature", temperature)
         self.ce, self.kld, self.temperature = ce, kld, temperature
         if setting.teacher is None and ("teacher" in self.needs or kld):
             raise InputError(f"The method '{self.name()}' needs a teacher; give one, or use 'ce' or 'infonce'.")

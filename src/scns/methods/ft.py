@@ -90,7 +90,7 @@ class Objective(Method):
         norm: str = "spatial",  # or "vector"
         power: int = 1,  # of the difference; FT's paper
         stage_epochs: int = 30,  # the field's reference
-        stage_lr: float | None = None,  # None: 0.01 for three-stage students, CIFAR's, else the main stage's; the reference
+        stage_lr: float | None = None,  # None: 0.01 for students of three stages, else the main one's; the reference
         ce: float = 1.0,
         kld: float = 0.0,
         temperature: float = 4.0,

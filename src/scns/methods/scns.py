@@ -91,7 +91,6 @@ class Objective(infonce.Objective):
         )
         check_choice("distance", distance, ("pearson", "cka", "cka-rbf"))
         check_choice("lm_target", lm_target, ("logits", "probs", "literal"))
-        check_positive("temperature", temperature)
         fresh = {"lm_kld": lm_kld_weight, "positive": positive_weight, "negative": negative_weight}
         for name, value in fresh.items():
             check_positive(f"{name}_weight", value, zero=True)
