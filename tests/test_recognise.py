@@ -119,3 +119,15 @@ def test_the_teacher_beside_a_run_comes_before_one_of_the_same_name(
     monkeypatch.chdir(tmp_path / "small")
     line = next(line for line in results.read(tmp_path / "full" / "runs").lines if line.name == name)
     assert line.changed == () and line.printed == 69.78
+
+
+@pytest.mark.parametrize("taught", [{}, {"epochs": 9}, None])
+def test_a_teacher_of_the_students_own_name_is_not_taken_for_it(tmp_path: Path, taught: dict | None) -> None:
+    """In t1 a network is taught by itself after cross-entropy: both runs end in resnet20-0."""
+    name = "t1/instance-scns-k100/resnet20"
+    put_cell(tmp_path, name, [92.0, 92.2])
+    if taught is not None:
+        put_cell(tmp_path, "t1/ce/resnet20", [91.0], **taught)
+    line = next(line for line in results.read(tmp_path).lines if line.name == name)
+    wanted = (("teacher.epochs",), None) if taught else ((), 92.42)
+    assert (line.changed, line.printed, line.n) == (*wanted, 2)

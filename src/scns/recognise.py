@@ -49,7 +49,9 @@ def teacher_recipe(path: Path, recipe: Recipe) -> Recipe | None:
     if not recipe.teacher or recipe.teacher_network:
         return None
     given = Path(recipe.teacher)
-    beside = [above / Path(*given.parts[-count:]) for above in path.absolute().parents[:_ABOVE] for count in (3, 2, 1)]
+    # t1/ce/resnet20-0 taught t1/instance-scns-k5/resnet20-0: of a table's run the last part alone is no name.
+    counts = (3, 2) if tables.run_at(given) else (3, 2, 1)
+    beside = [above / Path(*given.parts[-count:]) for count in counts for above in path.absolute().parents[:_ABOVE]]
     # A relative path is one of the folder that the sweep ran in; from elsewhere it may lead to another sweep's teacher.
     for place in (given, *beside) if given.is_absolute() else (*beside, given):
         if (place / "recipe.json").is_file():
