@@ -189,6 +189,8 @@ def test_refreshed_equals_a_new_table(data: tuple[Tensor, Tensor]) -> None:
     assert refreshed.info.embeddings_sha256 == new.info.embeddings_sha256
     some = torch.tensor([3, 17, 200])
     partly = table.refreshed(moved, rows=some)
+    cut = table.filtered(skip=2)
+    assert cut.refreshed(moved, rows=some).info.filters == "skip=2" and cut.refreshed(moved).info.filters == ""
     assert torch.equal(partly.indices[some], new.indices[some])
     rest = torch.ones(400, dtype=torch.bool)
     rest[some] = False

@@ -212,7 +212,10 @@ class NeighborTable:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> "NeighborTable":
-        """The same table from new embeddings (a feature table's, say: no forward pass); only `rows` where given."""
+        """The same table from new embeddings (a feature table's, say: no forward pass); only `rows` where given.
+
+        Refreshed rows are not filtered: their scores are new, so call `filtered` again.
+        """
         if len(embeddings) != self.info.corpus_rows or len(self) != self.info.corpus_rows:
             raise InputError(f"A table of {len(self)} rows cannot be refreshed from {len(embeddings)} embeddings.")
         vectors = checks.vectors(embeddings, None)
@@ -225,7 +228,7 @@ class NeighborTable:
         info = replace(
             self.info,
             generation=self.info.generation + 1,
-            filters="",
+            filters="" if rows is None else self.info.filters,  # the other rows are as they were
             embeddings_sha256=checks.fingerprint(vectors),
             recall=1.0,
             dim=vectors.shape[1],
