@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from scns.data import Images, epoch_table, padding, split
+from scns.data import Images, epoch_table, of_each, padding, split
 from scns.errors import InputError
 
 
@@ -43,6 +43,14 @@ def test_split_takes_its_share_of_the_unlabelled_too() -> None:
     rest, held = split(labels, 0.25, seed=1)
     assert labels[held].tolist() == [-1] * 10 + [0] * 5 + [1] * 5
     assert sorted(torch.cat([rest, held]).tolist()) == list(range(80))
+
+
+def test_a_number_of_each_class_is_that_number_however_large_the_class() -> None:
+    labels = torch.tensor([-1] * 10 + [0] * 50 + [1] * 5 + [2] * 2)
+    kept = of_each(labels, 4, seed=2)
+    assert labels[kept].tolist() == [0] * 4 + [1] * 4 + [2] * 2
+    even = torch.arange(10).repeat(25)
+    assert torch.equal(of_each(even, 5, seed=2), split(even, 0.2, seed=2)[1])
 
 
 def test_split_is_the_same_on_every_machine() -> None:

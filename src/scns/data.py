@@ -106,13 +106,25 @@ def split(labels: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tenso
     if not 0 <= fraction < 1:
         raise InputError(f"The held-out fraction is {fraction}, but it must be at least 0 and below 1.")
     labels = labels.cpu() + 1  # unlabelled samples, -1, are a class of their own
-    order = draws.permutation(len(labels), seed, draws.SPLIT)
-    order = order[torch.argsort(labels[order], stable=True)]  # by class, random within a class
-    counts = torch.bincount(labels)
-    shares = torch.diff(torch.floor(counts.cumsum(0).double() * fraction + 0.5), prepend=torch.zeros(1).double())
-    rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[order]]
+    order, rank = _by_class(labels, seed)
+    upto = torch.bincount(labels).cumsum(0)
+    shares = torch.diff(torch.floor(upto.double() * fraction + 0.5), prepend=torch.zeros(1).double())
     held = rank < shares[labels[order]]
     return order[~held].sort().values, order[held].sort().values
+
+
+def of_each(labels: Tensor, count: int, seed: int = 0) -> Tensor:
+    """Indices of `count` random samples of every class, or of all that it has; ascending."""
+    order, rank = _by_class(labels.cpu() + 1, seed)
+    return order[(rank < count) & (labels.cpu()[order] >= 0)].sort().values
+
+
+def _by_class(kinds: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """(samples by class, in random order within a class; the rank of each within its class)"""
+    order = draws.permutation(len(kinds), seed, draws.SPLIT)
+    order = order[torch.argsort(kinds[order], stable=True)]
+    counts = torch.bincount(kinds)
+    return order, torch.arange(len(kinds)) - (counts.cumsum(0) - counts)[kinds[order]]
 
 
 class EpochTable(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from scns import datasets, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
-from scns.data import Images, split
+from scns.data import Images, of_each
 from scns.errors import InputError
 from scns.features import Shapes
 from scns.methods import Method, Setting, Stage
@@ -335,8 +335,7 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
     if recipe.subset and recipe.subset < len(train):
         train = train.split(recipe.subset / len(train), seed)[1]
     if recipe.labelled:
-        share = recipe.labelled * train.classes / len(train)
-        kept = split(train.labels, share, seed)[1] if share < 1 else torch.arange(len(train))
+        kept = of_each(train.labels, recipe.labelled, seed)
         labels = torch.full_like(train.labels, -1)
         labels[kept] = train.labels[kept]
         train = replace(train, labels=labels)
