@@ -15,6 +15,7 @@ from scns import checkpoint, files
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.recipe import Recipe
+from scns.recipes import load_recipe
 from scns.runs import load_student
 
 
@@ -148,3 +149,19 @@ def test_recipes_in_a_folder_are_resolved(tmp_path: Path) -> None:
     wanted = replace(Recipe(), arguments={"k": None, "tau": 0.1}, milestones=(3, 9))
     made.open(wanted)
     assert made.recipe() == wanted and set(json.loads((made.path / "recipe.json").read_text())) > set(wanted.as_dict())
+
+
+def test_a_run_does_not_go_on_with_other_defaults(tmp_path: Path) -> None:
+    """The arguments of the method stand in the folder as they were, so that a new default is seen."""
+    wanted = Recipe(method="infonce", preset="t1-instance", teacher="t", arguments={"negatives": 8})
+    made = Folder(tmp_path / "run")
+    made.open(wanted)
+    noted = made.resolved()
+    assert (noted["negatives"], noted["k"], noted["tau"], noted["clusters"]) == (8, 0.01, 0.07, None)
+    assert made.recipe() == wanted == load_recipe(str(made.path / "recipe.json"))
+    made.save({"a": torch.zeros(1)}, {})
+    assert made.open(wanted) is False
+    kept = made.path / "recipe.json"
+    kept.write_text(kept.read_text().replace('"tau": 0.07', '"tau": 0.2'))
+    with pytest.raises(InputError, match=r"another recipe: method\.tau \(0\.2 there, 0\.07 asked\)"):
+        made.open(wanted)

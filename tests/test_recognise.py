@@ -1,5 +1,6 @@
 """A run is a cell of the tables by its place or by its recipe; and what is said of it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +120,20 @@ def test_the_teacher_beside_a_run_comes_before_one_of_the_same_name(
     monkeypatch.chdir(tmp_path / "small")
     line = next(line for line in results.read(tmp_path / "full" / "runs").lines if line.name == name)
     assert line.changed == () and line.printed == 69.78
+
+
+def test_a_run_is_known_by_what_its_arguments_were_when_it_began(tmp_path: Path) -> None:
+    """Defaults and presets may change from one version to the next."""
+    name = "t3/class-scns-k20/resnet110-resnet20"
+    put_cell(tmp_path, name, [71.0])
+    kept = tables.folder(name, 0, tmp_path) / "recipe.json"
+    noted = json.loads(kept.read_text())
+    assert noted["resolved"] == recognise.effective(tables.cell(name).recipe).arguments
+    assert (noted["resolved"]["weight"], noted["resolved"]["tau"], noted["arguments"]) == (0.65, 0.07, {"k": 0.05})
+    noted["resolved"]["tau"] = 0.2
+    kept.write_text(json.dumps(noted))
+    (line,) = results.read(tmp_path).lines
+    assert line.changed == ("arguments",) and line.printed is None
 
 
 @pytest.mark.parametrize("taught", [{}, {"epochs": 9}, None])

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from scns import __version__
+from scns import __version__, methods
 from scns.data import Images
 from scns.errors import InputError
 from scns.files import atomic
@@ -36,7 +36,7 @@ class Folder:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"'{self.path}' is a file, not a run folder; choose another --out.")
         if kept.exists():
-            changed = differences(self.recipe(), recipe)
+            changed = self.changes(recipe)
             if changed and (self.finished or (self.path / "last.safetensors").exists()):  # else nothing is lost
                 words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
                 raise InputError(f"'{self.path}' holds a run with another recipe: {words}; choose another --out.")
@@ -48,7 +48,8 @@ class Folder:
         for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
             part.unlink(missing_ok=True)
         with atomic(kept) as temporary:
-            temporary.write_text(json.dumps({"version": __version__, "format": _FORMAT, **recipe.as_dict()}, indent=1))
+            known = {"version": __version__, "format": _FORMAT, **recipe.as_dict(), "resolved": _resolved(recipe)}
+            temporary.write_text(json.dumps(known, indent=1))
         return False
 
     def mark(self, rank: int) -> None:
@@ -85,11 +86,25 @@ class Folder:
         except ValueError as error:
             raise InputError(f"'{self.path / 'recipe.json'}' cannot be read: {error}.") from None
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)
+        values.pop("resolved", None)
         if made_in > _FORMAT:
             raise InputError(
                 f"'{self.path}' was made by scns {made_by}, which is newer than this one ({__version__}); update scns."
             )
         return from_dict(values, f"'{self.path / 'recipe.json'}'")
+
+    def resolved(self) -> dict[str, Any]:
+        """Every argument of the method as it was when the run began; {} where that was not written down."""
+        try:
+            return json.loads((self.path / "recipe.json").read_text()).get("resolved", {})
+        except (OSError, ValueError, AttributeError):
+            return {}
+
+    def changes(self, recipe: Recipe) -> dict[str, tuple[Any, Any]]:
+        """What another recipe has otherwise than the run's; of the same one, what its method means otherwise by now."""
+        then, now = self.resolved(), _resolved(recipe)
+        meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
+        return differences(self.recipe(), recipe) or meant
 
     def save(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Write a checkpoint: one file, so that weights and progress can never disagree."""
@@ -143,6 +158,15 @@ class Folder:
     def finish(self, result: dict[str, Any]) -> None:
         with atomic(self.path / "result.json") as temporary:
             temporary.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _resolved(recipe: Recipe) -> dict[str, Any]:
+    """Every argument of the recipe's method, as JSON keeps it; {} for a method that this version lacks."""
+    try:
+        taken = methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+    except InputError:
+        return {}
+    return json.loads(json.dumps(taken, default=str))  # str: one's own method may have any kind of default
 
 
 def versions(device: torch.device) -> dict[str, str]:

@@ -153,7 +153,7 @@ def _sweeps(data: str, entries: list[Entry]) -> Sweeps:
 
 def _kind(entry: Entry) -> tuple[str, float | None]:
     """The paper's name of a run of InfoNCE, and its beta or k; ("", None) for another one."""
-    arguments = recognise.effective(entry.recipe).arguments
+    arguments = recognise.effective(entry.recipe, entry.path).arguments
     sampler, mixed = arguments["sampler"], arguments["lm_weight"]
     if sampler == "uniform" and mixed:
         return "InfoNCE + LM" if arguments["weight"] else "InfoNCE-LM", float(arguments["beta"])
@@ -203,7 +203,7 @@ def _scale(entry: Entry) -> str:
 
 
 def _scale_of_infonce(entry: Entry) -> str:
-    arguments = recognise.effective(entry.recipe).arguments
+    arguments = recognise.effective(entry.recipe, entry.path).arguments
     shared = {key: value for key, value in arguments.items() if key not in _VARIED}
     return _scale(entry) + json.dumps(shared, sort_keys=True)
 

@@ -12,7 +12,7 @@ import torch
 from scns import datasets, models, preflight, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
-from scns.recipe import Recipe, differences
+from scns.recipe import Recipe
 from scns.sweep import Job
 from scns.tables import Cell
 
@@ -163,7 +163,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
         folder = Folder(job.out)
         if not (job.out / "recipe.json").exists():
             continue
-        changed = differences(folder.recipe(), job.recipe)
+        changed = folder.changes(job.recipe)
         if folder.finished:
             changed.pop("teacher", None)  # the same teacher may be reached by another path
         if changed:

@@ -18,12 +18,9 @@ def check(recipe: Recipe) -> None:
     for argument in recipe.arguments:
         if argument not in known:
             raise unknown(f"argument of '{recipe.method}'", argument, known)
-    module = methods.module(recipe.method)
-    presets: dict[str, dict[str, object]] = getattr(module, "PRESETS", {})
-    if recipe.preset and recipe.preset not in presets:
-        raise unknown(f"preset of '{recipe.method}'", recipe.preset, presets)
-    chosen = {**known, **presets.get(recipe.preset, {}), **recipe.arguments}
-    _check_teacher(recipe, "teacher" in module.Objective.needs or bool(chosen.get("kld")), str(chosen.get("sampler")))
+    chosen = methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+    needs = methods.module(recipe.method).Objective.needs
+    _check_teacher(recipe, "teacher" in needs or bool(chosen.get("kld")), str(chosen.get("sampler")))
 
 
 def _check_teacher(recipe: Recipe, distils: bool, sampler: str) -> None:

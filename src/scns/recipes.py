@@ -20,6 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_OF_A_RUN = ("version", "format", "resolved")  # what a run's recipe.json holds beside the recipe
 _DEMO = {"negatives": 256, "ce": 0.1, "kld": 0.9}  # ce and kld as in demo-answers
 
 
@@ -226,7 +227,7 @@ def _read(path: Path) -> Recipe:
         raise InputError(f"'{path}' cannot be read: {error}.") from None
     if not isinstance(values, dict):
         raise InputError(f"'{path}' must hold keys and values.")
-    values = {key: value for key, value in values.items() if key not in ("version", "format")}  # of a run's recipe.json
+    values = {key: value for key, value in values.items() if key not in _OF_A_RUN}
     base: dict[str, Any] = named(str(values.pop("extends"))).as_dict() if "extends" in values else {}
     return from_dict({**base, **values}, f"'{path}'")
 

@@ -20,22 +20,22 @@ _ABOVE = 4  # folders above a run in which its teacher is looked for: those of a
 def cells_of(path: Path, recipe: Recipe) -> list[Cell]:
     """The cells that a run gives: those of its folder in a sweep's layout, or those whose very recipe it has."""
     placed = tables.of_run(tables.run_at(path.absolute()))
-    return placed or _by_recipe().get(_key(recipe, teacher_network(path, recipe)), [])
+    return placed or _by_recipe().get(_key(effective(recipe, path), teacher_network(path, recipe)), [])
 
 
 def changes(path: Path, recipe: Recipe, cell: Cell) -> tuple[str, ...]:
     """The keys in which a run, and the teacher it had, differ from those of the table."""
-    changed = _differing(recipe, cell)
+    changed = _differing(effective(recipe, path), cell)
     taught, own = teacher_recipe(path, recipe), tables.of_run(cell.teacher) if cell.teacher else []
     if taught is not None and own:
-        changed += [f"teacher.{key}" for key in _differing(taught, own[0])]
+        changed += [f"teacher.{key}" for key in _differing(effective(taught), own[0])]
     return tuple(changed)
 
 
 def _differing(recipe: Recipe, cell: Cell) -> list[str]:
     """A teacher of t2 that started from weights, as the paper's did, differs in nothing by that; its notes say it."""
     wanted = tables.started(cell.recipe, recipe.weights) if recipe.weights and tables.starts(cell) else cell.recipe
-    return [key for key in differences(effective(recipe), effective(wanted)) if key not in _NEUTRAL]
+    return [key for key in differences(recipe, effective(wanted)) if key not in _NEUTRAL]
 
 
 def notes(path: Path, recipe: Recipe, cell: Cell) -> str:
@@ -73,16 +73,13 @@ def teacher_network(path: Path, recipe: Recipe) -> str:
     return named[0].recipe.student if named else ""
 
 
-def effective(recipe: Recipe) -> Recipe:
-    """The recipe with every argument of its method written out: those of its preset, and the defaults."""
+def effective(recipe: Recipe, path: Path | None = None) -> Recipe:
+    """The recipe with every argument of its method written out: as the run at `path` noted them, or as they are now."""
+    noted = Folder(path).resolved() if path is not None else {}
     try:
-        presets: dict[str, dict[str, object]] = getattr(methods.module(recipe.method), "PRESETS", {})
-        defaults = methods.hyperparameters(recipe.method)
-    except InputError:  # a method that this version lacks stays as it is written
+        arguments = noted or methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+    except InputError:  # a method or preset that this version lacks stays as it is written
         return recipe
-    if recipe.preset and recipe.preset not in presets:
-        return recipe
-    arguments = {**defaults, **presets.get(recipe.preset, {}), **recipe.arguments}
     return replace(recipe, preset="", arguments=arguments)
 
 
@@ -93,12 +90,12 @@ def _by_recipe() -> dict[str, list[Cell]]:
         teacher = tables.of_run(cell.teacher)[0].recipe.student if cell.teacher else ""
         begun = [tables.started(cell.recipe, "a file")] if tables.starts(cell) else []
         for recipe in (cell.recipe, *begun):
-            found.setdefault(_key(recipe, teacher), []).append(cell)
+            found.setdefault(_key(effective(recipe), teacher), []).append(cell)
     return found
 
 
 def _key(recipe: Recipe, teacher: str) -> str:
     """All that a recipe says of what is learnt, and its teacher's network: a run with the key of a cell is the cell."""
-    standard = differences(effective(recipe), Recipe())  # without what may change from start to start of a run
+    standard = differences(recipe, Recipe())  # without what may change from start to start of a run
     told = {key: own for key, (own, _) in standard.items() if key not in (*_NEUTRAL, "teacher_network", "weights")}
     return json.dumps([told, teacher, bool(recipe.weights)], sort_keys=True)

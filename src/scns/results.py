@@ -196,7 +196,7 @@ def _kind(entry: Entry) -> str:
     """What runs of one line share."""
     ignored = ("seed", "data_seed", "device", "root", "checkpoint_every", "evaluate_every")
     hidden = (*ignored, "teacher", "weights") if entry.cell is not None else ignored  # of a table, known by its name
-    written_out = recognise.effective(entry.recipe)
+    written_out = recognise.effective(entry.recipe, entry.path)
     values = {key: value for key, value in written_out.as_dict().items() if key not in hidden}
     return json.dumps([entry.cell and entry.cell.name, values, entry.changed, entry.notes], sort_keys=True)
 

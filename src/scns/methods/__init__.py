@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -152,16 +153,11 @@ def module(name: str) -> ModuleType:
 
 def build(name: str, setting: Setting, *, preset: str | None = None, **arguments: object) -> Method:
     """The method `name` for a setting, with the values of a preset and then of `arguments` over its defaults."""
-    found = module(name)
-    presets: dict[str, dict[str, object]] = getattr(found, "PRESETS", {})
-    if preset is not None and preset not in presets:
-        raise unknown(f"preset of '{name}'", preset, presets)
     known = hyperparameters(name)
     for key in arguments:
         if key not in known:
             raise unknown(f"argument of '{name}'", key, known)
-    chosen = {**(presets[preset] if preset else {}), **arguments}
-    return found.Objective(setting, **chosen)
+    return module(name).Objective(setting, **resolved(name, preset or "", arguments))
 
 
 def hyperparameters(name: str) -> dict[str, object]:
@@ -171,6 +167,14 @@ def hyperparameters(name: str) -> dict[str, object]:
     return {
         key: p.default for key, p in signature.parameters.items() if key not in skipped and p.kind is p.KEYWORD_ONLY
     }
+
+
+def resolved(name: str, preset: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Every argument of a method with the value it takes: given, of the preset ("": none), or the default."""
+    presets: dict[str, dict[str, object]] = getattr(module(name), "PRESETS", {})
+    if preset and preset not in presets:
+        raise unknown(f"preset of '{name}'", preset, presets)
+    return {**hyperparameters(name), **presets.get(preset, {}), **arguments}
 
 
 def paired(student: tuple, teacher: tuple, pair: str, what: str) -> Iterator[tuple]:

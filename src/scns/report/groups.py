@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from scns import methods
+from scns import recognise
 from scns.claims import Difference, paired
 from scns.report.svg import Curve
 from scns.results import Entry, Line, Results
@@ -72,8 +72,7 @@ def _is_uniform(entry: Entry) -> bool:
     """InfoNCE on uniform negatives, without mixtures."""
     if entry.recipe.method != "infonce":
         return False
-    presets: dict[str, dict[str, object]] = methods.module("infonce").PRESETS
-    chosen = {**methods.hyperparameters("infonce"), **presets.get(entry.recipe.preset, {}), **entry.recipe.arguments}
+    chosen = recognise.effective(entry.recipe, entry.path).arguments
     return chosen["sampler"] == "uniform" and not chosen["lm_weight"]
 
 
