@@ -119,7 +119,8 @@ def test_a_doubtful_baseline_is_none(tmp_path: Path) -> None:
     """Uniform runs with 256 and with 1,024 negatives: the others are compared with neither."""
     uniform = replace(TINY, method="infonce", arguments={"sampler": "uniform"})
     put(tmp_path / "uniform-0", uniform, 50)
-    put(tmp_path / "class-0", replace(TINY, method="infonce", arguments={"sampler": "class"}), 52)
+    by_words = replace(TINY, method="infonce", arguments={"sampler": "class"}, words="w.npz", on_missing="uniform")
+    put(tmp_path / "class-0", by_words, 52)  # which words is part of the method
     put(tmp_path / "mixed-0", replace(TINY, method="infonce", preset="t1-infonce+lm"), 53)  # uniform with mixtures
     gains = {group.line.name: group.gain for group in groups(read(tmp_path))}
     assert gains["uniform"] is None and gains["class"].mean == 2 and gains["mixed"].mean == 3

@@ -146,9 +146,14 @@ def test_without_words_classes_are_near_whose_centroids_are(tmp_path: Path) -> N
     near = NeighborTable.build(centroids, k=2).indices
     assert torch.equal(run.method.sampler.classes, near.long())  # type: ignore[union-attr, arg-type]
     strange = tmp_path / "words.txt"
-    strange.write_text("zebra 1.0 2.0\n")
-    with pytest.raises(InputError, match=r"any word of 10 of 10 labels.*words=FILE, or words= .empty. for centroids"):
-        single(replace(wanted, words=str(strange)), tmp_path / "other")
+    strange.write_text("zebra 1.0 2.0\ncat 3.0 4.0\n")
+    unknown = replace(wanted, words=str(strange))
+    with pytest.raises(
+        InputError, match=r"any word of 9 of 10 labels.*on_missing=uniform, or words= .empty. for centr"
+    ):
+        single(unknown, tmp_path / "other")
+    alike = single(replace(unknown, on_missing="uniform"), tmp_path / "alike").method.sampler
+    assert torch.equal(alike.integers, alike.integers[:, :1].expand(-1, 2))  # type: ignore[union-attr, index]
 
 
 def test_a_shelf_is_shared_by_calls_and_changes_nothing(tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ _T = (
 _NORMAL = 1.959964  # the same for infinitely many
 _BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
-_OF_THE_METHOD = ("method", "preset", "arguments", "distil", "teacher", "teacher_mode", "data_seed", "root", "device")
+_OF_THE_METHOD = (
+    "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "data_seed", "root",
+    "device",
+)  # fmt: skip
 
 Key = tuple[object, ...]
 Values = dict[Key, float]

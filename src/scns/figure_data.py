@@ -17,7 +17,10 @@ from scns import curves, recognise, tables
 from scns.errors import InputError
 from scns.results import Entry, Results
 
-_APART = ("method", "preset", "arguments", "student", "distil", "teacher", "teacher_mode", "teacher_network")
+_APART = (
+    "method", "preset", "arguments", "words", "on_missing", "student", "distil", "teacher", "teacher_mode",
+    "teacher_network",
+)  # fmt: skip
 _CHANCE = ("seed", "data_seed", "root", "device", "checkpoint_every", "evaluate_every")
 _VARIED = ("k", "beta", "sampler", "weight", "lm_weight", "mixture")  # arguments of InfoNCE that its rows differ in
 

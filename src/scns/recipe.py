@@ -10,6 +10,7 @@ from scns.errors import InputError, unknown
 
 _CHOICES = {
     "schedule": ("steps", "cosine"),
+    "on_missing": ("error", "uniform"),
     "teacher_mode": ("live", "cached"),
     "precision": ("tf32", "fp32", "bf16"),
     "device": ("auto", "cpu", "cuda"),
@@ -66,6 +67,7 @@ class Recipe:
     preset: str = ""  # of the method
     arguments: dict[str, Any] = field(default_factory=dict)  # of the method
     words: str = "glove"  # vectors of the label names for class-level negatives, or a file; "": the teacher's centroids
+    on_missing: str = "error"  # a label without any known word; "uniform": it is as near to all classes
     # the teacher
     teacher: str = ""  # a run folder, a weights file together with teacher_network, or bundled:wrn-16-2-cifar10
     teacher_network: str = ""

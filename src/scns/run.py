@@ -124,7 +124,7 @@ class Run:
             student=student,
             teacher=teacher if self.recipe.distil else None,
             embeddings=None if frozen is None else lambda: frozen.answers(images)[1],
-            class_vectors=partial(_label_vectors, names, source) if source else None,
+            class_vectors=partial(_label_vectors, names, source, self.recipe.on_missing) if source else None,
             answers=None if frozen is None else lambda: frozen.answers(images)[0],
             seed=self.recipe.order_seed,
             world=self.world,
@@ -313,11 +313,12 @@ class Run:
         self.folder.finish(self.result)
 
 
-def _label_vectors(names: tuple[str, ...], source: str) -> Tensor:
+def _label_vectors(names: tuple[str, ...], source: str, on_missing: str) -> Tensor:
     try:
-        return words.label_vectors(list(names), source)
+        return words.label_vectors(list(names), source, on_missing)
     except InputError as error:
-        raise InputError(f"{error} In a recipe: words=FILE, or words= (empty) for centroids by its teacher.") from None
+        remedy = "words=FILE, on_missing=uniform, or words= (empty) for centroids by its teacher"
+        raise InputError(f"{error} In a recipe: {remedy}.") from None
 
 
 def load_data(recipe: Recipe, device: torch.device) -> Data:

@@ -12,7 +12,9 @@ from scns.claims import Difference, paired
 from scns.report.svg import Curve
 from scns.results import Entry, Line, Results
 
-_OF_THE_METHOD = ("method", "preset", "arguments", "distil", "teacher", "teacher_mode", "root", "device")
+_OF_THE_METHOD = (
+    "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "root", "device",
+)  # fmt: skip
 _POINTS = 400  # of a curve: more than a screen shows, and a page of 100 runs stays below 5 MB
 
 
