@@ -178,8 +178,9 @@ def test_quantiles_of_t() -> None:
 def test_interval_by_hand() -> None:
     found = interval([1.0, 2.0, 3.0])  # s = 1
     assert found.mean == 2 and found.high - found.mean == pytest.approx(4.303 / math.sqrt(3))
-    assert found.sign == 0 and interval([1.0, 1.1, 0.9]).sign == 1 and interval([-1.0, -1.1]).sign == -1
+    assert found.sign == 0 and interval([1.0, 1.1, 0.9]).sign == 1 and interval([-1.0, -1.1, -1.2]).sign == -1
     assert interval([1.0]).sign == 0 and "no interval" in str(interval([1.0]))
+    assert interval([1.0, 1.0]).sign == 0  # two equal differences look certain and are not
 
 
 def test_pairs_share_their_key() -> None:
@@ -216,14 +217,14 @@ def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:
 
 def test_shrunken_runs_judge_only_where_no_full_ones_do(tmp_path: Path) -> None:
     for name, accuracies in (
-        ("t1/infonce-lm-b0.5/resnet20", [50.0, 51.0]),
-        ("t1/infonce+lm-b0.5/resnet20", [51.0, 52.01]),
+        ("t1/infonce-lm-b0.5/resnet20", [50.0, 51.0, 52.0]),
+        ("t1/infonce+lm-b0.5/resnet20", [51.0, 52.01, 53.0]),
     ):
         cell(tmp_path / "small", name, accuracies, epochs=2)
     (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "b")
     assert found.verdict == "holds" and found.shrunken
-    cell(tmp_path / "full", "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0])
-    cell(tmp_path / "full", "t1/infonce+lm-b0.5/resnet20", [89.0, 90.01])
+    cell(tmp_path / "full", "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
+    cell(tmp_path / "full", "t1/infonce+lm-b0.5/resnet20", [89.0, 90.01, 91.0])
     (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "b")
     assert found.verdict == "fails" and not found.shrunken
 

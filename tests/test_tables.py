@@ -244,8 +244,9 @@ def test_plan_has_each_teacher_once_and_first() -> None:
     assert places[0] == "runs/t3/teacher/resnet110-0" and jobs[0].recipe.student == "resnet110"
     for job in jobs:
         assert bool(job.after) == bool(job.recipe.teacher)
-        assert job.recipe.data_seed == 0 and str(job.recipe.seed) == str(job.out)[-1]
+        assert str(job.recipe.order_seed) == str(job.recipe.seed) == str(job.out)[-1]
         assert not job.after or (str(job.after[0]) == job.recipe.teacher == places[0])
+    assert {job.recipe.order_seed for job in plan(cells, Path("runs"), seeds=2, same_batches=True)} == {0}
 
 
 def test_settings_reach_teachers_but_not_the_method() -> None:

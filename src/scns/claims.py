@@ -46,8 +46,8 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the interval is on one side of zero, else 0."""
-        return (self.low > 0) - (self.high < 0)
+        """1 or -1 where the interval of three pairs or more is on one side of zero, else 0."""
+        return ((self.low > 0) - (self.high < 0)) * (self.n >= 3)  # two equal differences look certain and are not
 
     def __str__(self) -> str:
         if self.n < 2:

@@ -48,7 +48,7 @@ def plan(
     settings: Sequence[str] = (),
     epochs: int | None = None,
     subset: int | None = None,
-    same_batches: bool = True,
+    same_batches: bool = False,
     weights: Path | None = None,
 ) -> list[Job]:
     """Jobs for the cells with seeds 0, 1, ...; each teacher once, with seed 0, before its students.

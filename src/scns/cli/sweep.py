@@ -35,8 +35,11 @@ def sweep(
     epochs: Annotated[int | None, typer.Option(help="Epochs; a table's learning rate drops move with them.")] = None,
     subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
     same_batches: Annotated[
-        bool, typer.Option(help="All seeds see the same batches: they share one teacher pass and compare pairwise.")
-    ] = True,
+        bool,
+        typer.Option(
+            help="All seeds see seed 0's batches and negatives: one teacher pass, but deviations leave those out."
+        ),
+    ] = False,
     weights: Annotated[
         Path | None,
         typer.Option(help="Of t2: a folder with published ImageNet weights, such as resnet50.pth, to start teachers."),

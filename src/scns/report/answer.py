@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from scns.report.groups import Group, by_data, paths
-from scns.report.markup import count, decided, text
+from scns.report.markup import count, text
 from scns.results import Entry
 
 
@@ -57,7 +57,7 @@ def _against_paper(found: Sequence[Group]) -> str:
 def _against_uniform(data: str, own: Sequence[Group]) -> str:
     """How many settings are above and below uniform negatives beyond chance, and the one furthest above."""
     gains = [(group, group.gain) for group in own if group.gain is not None]
-    above, below = (sum(decided(gain) == sign for _, gain in gains) for sign in (1, -1))
+    above, below = (sum(gain.sign == sign for _, gain in gains) for sign in (1, -1))
     best, gain = max(gains, key=lambda pair: pair[1].mean)
     chosen = f", the largest of {len(gains)} and so a flattered one" if len(gains) > 1 else ""
     return (

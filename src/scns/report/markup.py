@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from scns.claims import Difference
 
-_PAIRS = 3  # the fewest that decide: accuracies are counts, so that two differences are often the same
-
 
 class Value(NamedTuple):
     """A cell: its HTML, and the plain text it is sorted by ("": none, sorted last)."""
@@ -45,18 +43,13 @@ def spread(value: float | None, deviation: float | None) -> Value:
     return Value(f"{value:.2f} ± {deviation:.2f}", f"{value:.6g}")
 
 
-def decided(value: Difference) -> int:
-    """1 or -1 where the 95 % interval is on one side of 0, else 0; two pairs may agree by chance and decide nothing."""
-    return value.sign if value.n >= _PAIRS else 0
-
-
 def difference(value: float | Difference | None) -> Value:
     """A difference in points: its sign is an arrow and a colour too; below it the interval, where there is one."""
     if value is None:
         return Value("", "")
     points = value.mean if isinstance(value, Difference) else value
     kind, arrow = ("up", "▲") if points > 0 else ("down", "▼") if points < 0 else ("", "=")
-    unsure = " unsure" if isinstance(value, Difference) and not decided(value) else ""
+    unsure = " unsure" if isinstance(value, Difference) and not value.sign else ""
     shown = f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {points:+.2f}</span>'
     if isinstance(value, Difference):
         known = math.isfinite(value.low)
