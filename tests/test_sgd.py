@@ -1,12 +1,15 @@
 """Our descent moves parameters as torch's own does, to the last bit, and starts without torch's compiler."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from engine_runs import recipe, teacher
 from scns.sgd import SGD
 
 
@@ -40,10 +43,12 @@ def test_what_has_no_gradient_stays() -> None:
     assert len(descent.parameters) == 2 and torch.equal(descent.velocities[1], torch.zeros(2))
 
 
-def test_training_starts_without_the_compiler() -> None:
+def test_training_starts_without_the_compiler(tmp_path: Path) -> None:
+    wanted = recipe("kld", teacher=str(teacher()), epochs=1)
+    (tmp_path / "recipe.json").write_text(json.dumps(wanted.as_dict()))
     code = (
-        "import sys, tempfile; from scns.recipe import Recipe; from scns.train import fit;"
-        "fit(Recipe(subset=64, batch=32, epochs=1, device='cpu', evaluate_every=9), tempfile.mkdtemp() + '/run');"
+        "import sys; from scns.recipes import load_recipe; from scns.train import fit;"
+        "assert fit(load_recipe('recipe.json'), 'run').teacher;"
         "assert 'torch._dynamo' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -46,6 +46,11 @@ class _Uses(TorchDispatchMode):
         super().__init__()
         self.count: dict[int, int] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to skip its compiler, torch would import it, a second of every start, and nothing is compiled here."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in tree_leaves((args, kwargs)):
             if id(leaf) in self.count:
