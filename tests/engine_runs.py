@@ -19,6 +19,7 @@ from scns.run import Run
 from scns.train import fit
 
 COUNTS = {"train": 12, "test": 6}  # images a class
+SIZE = 16  # pixels to which they are made smaller: a quarter of the work
 EPOCHS, STEPS = 3, 4  # 120 images are three batches of 32 and one of 24
 
 
@@ -45,8 +46,15 @@ def root() -> Path:
 
 def recipe(method: str = "ce", **changes: Any) -> Recipe:
     """Three epochs of a method, a checkpoint after each."""
-    base = Recipe(data="folder", root=str(root()), method=method, epochs=EPOCHS, batch=32, device="cpu")
+    where = {"data": "folder", "root": str(root()), "size": SIZE}
+    base = Recipe(**where, method=method, epochs=EPOCHS, batch=32, device="cpu")
     return replace(base, **{"evaluate_every": 100, "checkpoint_every": 1, **changes})
+
+
+def small_words() -> tuple[str, ...]:
+    """The same images, batch and device as words of a command."""
+    settings = ("data=folder", f"root={root()}", f"size={SIZE}", "batch=32", "device=cpu")
+    return tuple(word for each in settings for word in ("--set", each))
 
 
 @cache

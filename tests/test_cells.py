@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Ran
-from engine_runs import root
+from engine_runs import small_words
 from scns.checkpoint import Folder
 from scns.recipes import load_recipe
 from scns.results import read
@@ -18,8 +18,7 @@ CELL = "t1/instance-scns-k20/resnet20"
 
 
 def small() -> list[str]:
-    words = ["data=folder", f"root={root()}", "student=resnet8", "batch=32", "device=cpu", "evaluate_every=9"]
-    return [part for word in words for part in ("--set", word)]
+    return [*small_words(), "--set", "student=resnet8", "--set", "evaluate_every=9"]
 
 
 def test_a_cell_trains_with_the_teacher_that_was_left_for_it(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engine_runs import recipe, single, teacher, weights
+from engine_runs import SIZE, recipe, single, teacher, weights
 from scns import checkpoint, files
 from scns.checkpoint import Folder
 from scns.errors import InputError
@@ -43,7 +43,9 @@ def test_the_folder_has_the_files_that_are_promised() -> None:
     assert {"test", "seconds", "epochs", "seed", "scns", "torch", "python", "hardware"} <= result.keys()
     with safe_open(teacher() / "model.safetensors", framework="pt") as file:
         about = file.metadata()
-    assert about["student"] == "resnet8" and json.loads(about["size"]) == 32 and len(json.loads(about["classes"])) == 10
+    assert (
+        about["student"] == "resnet8" and json.loads(about["size"]) == SIZE and len(json.loads(about["classes"])) == 10
+    )
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, 5000])

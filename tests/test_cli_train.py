@@ -18,7 +18,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from engine_runs import recipe, root, single, teacher
+from engine_runs import SIZE, recipe, root, single, small_words, teacher
 from scns import augment, datasets
 from scns.export import export
 from scns.recipes import load_recipe
@@ -31,17 +31,7 @@ ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 def small() -> list[str]:
     """Words that shrink a recipe to a second."""
-    return [
-        "--set",
-        "data=folder",
-        "--set",
-        f"root={root()}",
-        "--set",
-        "batch=32",
-        "--device",
-        "cpu",
-        "--no-tensorboard",
-    ]
+    return [*small_words(), "--no-tensorboard"]
 
 
 # --- train
@@ -74,7 +64,7 @@ def test_options_are_settings_and_the_run_is_named_after_recipe_and_seed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(
-        f'extends = "mini-ce"\ndata = "folder"\nroot = "{root()}"\nevaluate_every = 9\n'
+        f'extends = "mini-ce"\ndata = "folder"\nroot = "{root()}"\nsize = {SIZE}\nevaluate_every = 9\n'
     )
     options = ["--epochs", 1, "--subset", 40, "--seed", 4, "--precision", "fp32", "--no-graph", "--deterministic"]
     ran = scns(
@@ -233,9 +223,9 @@ print(json.dumps(told))
 def test_an_exported_student_is_used_without_scns(scns: Callable, tmp_path: Path) -> None:
     for name in ("s.safetensors", "s.pt2"):
         ran = scns("export", teacher(), "--to", tmp_path / name)
-        assert ran.code == 0 and "10 classes" in ran.out and "images: float32 [n, 3, 32, 32]" in ran.out
+        assert ran.code == 0 and "10 classes" in ran.out and f"images: float32 [n, 3, {SIZE}, {SIZE}]" in ran.out
     student = load_student(teacher())
-    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(5, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
     np.save(tmp_path / "images.npy", images.numpy())
     ran = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, env=ALONE, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
@@ -269,8 +259,8 @@ def test_an_onnx_file_has_a_free_batch_and_the_names(tmp_path: Path) -> None:
     onnx.checker.check_model(model)
     (given,), (told,) = model.graph.input, model.graph.output
     assert (given.name, told.name) == ("images", "logits")
-    assert given.type.tensor_type.shape.dim[0].dim_param and given.type.tensor_type.shape.dim[2].dim_value == 32
-    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    assert given.type.tensor_type.shape.dim[0].dim_param and given.type.tensor_type.shape.dim[2].dim_value == SIZE
+    images = torch.randn(3, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits = load_student(teacher()).network(images).numpy()
     (found,) = ReferenceEvaluator(model).run(None, {"images": images.numpy()})
@@ -340,7 +330,7 @@ def test_tensorboard_has_every_epoch_once_even_after_a_kill(tmp_path: Path) -> N
         assert [value for _, value in found] == pytest.approx([line[key] for line in log], rel=1e-5)
     pictures = events.Images("negatives (anchor at the left)")
     assert [picture.step for picture in pictures] == [1, 3]
-    assert (pictures[0].width, pictures[0].height) == (9 * 36, 6 * 36)
+    assert (pictures[0].width, pictures[0].height) == (9 * (SIZE + 4), 6 * (SIZE + 4))
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
@@ -354,9 +344,11 @@ def test_a_run_with_all_negatives_has_no_picture_of_them(scns: Callable, tmp_pat
 def test_the_picture_shows_anchors_and_their_negatives(tmp_path: Path) -> None:
     run = single(recipe("infonce", epochs=1, arguments={"negatives": 16}), tmp_path / "run")
     picture = TensorBoard().picture(run, run.method.sampler, 1)
-    assert picture.shape == (3, 6 * 36, 9 * 36) and picture.dtype == np.uint8
+    tile, inner, next_inner = SIZE + 4, slice(2, SIZE + 2), slice(SIZE + 6, 2 * SIZE + 6)  # two pixels around each
+    assert picture.shape == (3, 6 * tile, 9 * tile) and picture.dtype == np.uint8
     anchors = torch.linspace(0, 119, 6).long()
     drawn = run.method.sampler.sample(anchors, 8, epoch=1)
     images = run.data.train.pixels.numpy()
-    assert np.array_equal(picture[:, 2:34, 2:34], images[0]) and (picture[:, :2, :36] == 0).all()
-    assert np.array_equal(picture[:, 38:70, 38:70], images[drawn[1, 0]]) and (picture[:, 36:38, 36:72] == 255).all()
+    assert np.array_equal(picture[:, inner, inner], images[0]) and (picture[:, :2, :tile] == 0).all()
+    assert np.array_equal(picture[:, next_inner, next_inner], images[drawn[1, 0]])
+    assert (picture[:, tile : tile + 2, tile : 2 * tile] == 255).all()

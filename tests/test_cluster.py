@@ -16,15 +16,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from engine_runs import recipe
 from scns.cluster import Claim, _enter, _marked, share, sweep_on_ray
 from scns.errors import InputError
-from scns.recipe import Recipe
 from scns.results import Line, read
 from scns.run import Run
 from scns.sweep import Job, sweep
 from scns.train import Stopped, fit
 
-TINY = Recipe(student="resnet8", subset=100, batch=50, epochs=1, lr=0.02, device="cpu")
 SMALL = ("--subset", 200, "--set", "data=cifar10-mini", "--set", "student=resnet8", "--set", "device=cpu")
 EPOCHS = 4
 FIVE = ("sweep", "t3", "--rows", "kld,at", "--columns", "resnet110-resnet20", "--seeds", 2, "--epochs", EPOCHS, *SMALL)
@@ -230,7 +229,7 @@ def test_a_server_that_is_not_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("scns.cluster._ANSWER", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(InputError, match="No Ray cluster answers"):
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        sweep_on_ray([Job(TINY, tmp_path / "run")], pack=1, folder=tmp_path, address=address)
+        sweep_on_ray([Job(recipe(), tmp_path / "run")], pack=1, folder=tmp_path, address=address)
 
 
 # --- without Ray
@@ -254,7 +253,7 @@ def test_a_share_of_a_gpu() -> None:
 
 def test_a_run_belongs_to_the_process_that_claimed_it_last(tmp_path: Path) -> None:
     """A node that was cut off finds its run taken after an epoch, writes no more, and leaves the other's claim."""
-    job = Job(replace(TINY, epochs=3, checkpoint_every=1), tmp_path / "run")
+    job = Job(recipe(), tmp_path / "run")  # three epochs, a checkpoint after each
     later: list[Claim] = []
 
     class Cut(Claim):

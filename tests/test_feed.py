@@ -119,7 +119,7 @@ def test_packed_runs_share_a_feed(tmp_path: Path) -> None:
 def test_where_pixels_lie_is_chosen_by_the_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from scns import run
 
-    wanted = recipe()
+    wanted = recipe(size=32)
     data = load_data(wanted, CPU)
     assert data.note == "" and not isinstance(data.train.pixels, Mapped)
     for free, host in ((10**12, False), (10**6, True)):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine_runs import equal, recipe, root, single, teacher, weights
+from engine_runs import SIZE, equal, recipe, root, single, teacher, weights
 from scns import augment, datasets, models, runs
 from scns.errors import InputError
 from scns.features import Batch
@@ -106,14 +106,14 @@ def test_a_network_sees_images_at_its_size() -> None:
 
 
 def test_training_evaluating_and_teaching_at_another_size(tmp_path: Path) -> None:
-    wanted = recipe(input_size=40, epochs=1)
+    wanted = recipe(input_size=24, epochs=1)
     run = single(wanted, tmp_path / "run")
     other = single(recipe(epochs=1), tmp_path / "other")
     assert not equal(weights(tmp_path / "run"), weights(tmp_path / "other"))
     assert run.member.names == other.member.names
     student = runs.load_student(tmp_path / "run")
-    images = datasets.load("folder", root(), "test")
-    assert student.side == 40 and student.size == images.size == 32
+    images = datasets.load("folder", root(), "test", size=SIZE)
+    assert student.side == 24 and student.size == images.size == SIZE
     assert runs.evaluate(student, images) == run.result["test"]
     # As a teacher it looks at what it was trained on, unless told otherwise.
     network = load_network(str(tmp_path / "run"), "", 10)
@@ -122,10 +122,10 @@ def test_training_evaluating_and_teaching_at_another_size(tmp_path: Path) -> Non
     batch = Batch(pixels, images.labels, torch.arange(60), torch.zeros(60, dtype=torch.int64), torch.tensor(1), 60)
     with torch.no_grad():
         assert torch.allclose(Teacher(network)(batch).logits, expected, atol=1e-4)
-        smaller = Teacher(load_network(str(tmp_path / "run"), "", 10), size=32)(batch).logits
+        smaller = Teacher(load_network(str(tmp_path / "run"), "", 10), size=SIZE)(batch).logits
     assert not torch.allclose(smaller, expected, atol=1e-2)
     taught = single(recipe("kld", teacher=str(tmp_path / "run"), epochs=1), tmp_path / "taught")
-    assert taught.teacher is not None and taught.teacher.size == 40
+    assert taught.teacher is not None and taught.teacher.size == 24
 
 
 def test_a_size_must_be_a_number_from_0() -> None:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine_runs import root
+from engine_runs import recipe, small_words
 from scns import sweep as sweeping
 from scns.errors import InputError
 from scns.recipe import Recipe
@@ -24,11 +25,13 @@ from scns.results import Line, read
 from scns.sweep import Job, read_jobs, run_everywhere, sweep, write_jobs
 from scns.train import fit
 
-TINY = Recipe(student="resnet8", subset=100, batch=50, epochs=1, lr=0.02, device="cpu")
+
+def tiny(**changes: Any) -> Recipe:
+    return recipe(epochs=1, **changes)
 
 
 def jobs(folder: Path, count: int = 3) -> list[Job]:
-    return [Job(replace(TINY, seed=seed, data_seed=0), folder / f"run-{seed}") for seed in range(count)]
+    return [Job(tiny(seed=seed, data_seed=0), folder / f"run-{seed}") for seed in range(count)]
 
 
 def test_packed_runs_equal_runs_alone_and_finished_ones_are_skipped(tmp_path: Path) -> None:
@@ -49,8 +52,8 @@ def test_packed_runs_equal_runs_alone_and_finished_ones_are_skipped(tmp_path: Pa
 
 
 def test_a_bad_run_is_tried_again_and_reported(tmp_path: Path) -> None:
-    good, bad = jobs(tmp_path, 1)[0], Job(replace(TINY, arguments={"nope": 1}, data_seed=0), tmp_path / "bad")
-    waiting = Job(replace(TINY, seed=7, method="kld", teacher=str(bad.out)), tmp_path / "student", after=(bad.out,))
+    good, bad = jobs(tmp_path, 1)[0], Job(tiny(arguments={"nope": 1}, data_seed=0), tmp_path / "bad")
+    waiting = Job(tiny(seed=7, method="kld", teacher=str(bad.out)), tmp_path / "student", after=(bad.out,))
     said: list[str] = []
     outcomes = sweep([bad, good, waiting], pack=3, say=said.append)
     assert outcomes[0].result is None and "argument" in outcomes[0].error
@@ -70,8 +73,8 @@ def test_a_crash_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_teachers_come_first(tmp_path: Path) -> None:
-    teacher = Job(TINY, tmp_path / "teacher")
-    student = Job(replace(TINY, method="kld", teacher=str(teacher.out)), tmp_path / "student", after=(teacher.out,))
+    teacher = Job(tiny(), tmp_path / "teacher")
+    student = Job(tiny(method="kld", teacher=str(teacher.out)), tmp_path / "student", after=(teacher.out,))
     assert all(outcome.result for outcome in sweep([student, teacher], pack=4, say=lambda line: None))
 
 
@@ -107,7 +110,7 @@ def test_jobs_survive_a_file(tmp_path: Path) -> None:
 
 def test_command(scns: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("sweep", "mini-ce", "mini-uniform", "--epochs", 1, "--subset", 100, "--out", "runs", "--set", "device=cpu")
+    words = ("sweep", "mini-ce", "mini-uniform", "--epochs", 1, *small_words(), "--out", "runs")
     code, out, _ = scns(*words, "--dry-run")
     assert code == 0 and out.count("to do") == 2 and not Path("runs").exists()
     code, out, _ = scns(*words)
@@ -131,29 +134,16 @@ def test_pack_must_be_positive() -> None:
 
 # --- the paper's tables
 
-SMALL = (
-    "--epochs",
-    1,
-    "--subset",
-    100,
-    "--set",
-    "data=cifar10-mini",
-    "--set",
-    "student=resnet8",
-    "--set",
-    "device=cpu",
-)
 SIX = (
     *("sweep", "t1", "--columns", "resnet20", "--epochs", 2, "--pack", 2, "--out", "runs"),
     *("--rows", "ce,infonce,infonce+lm-b0.5,class-scns-k2,instance-scns-k20,instance-scns-k100"),
-    *("--set", "student=resnet8", "--set", "batch=32", "--set", "device=cpu", "--set", "checkpoint_every=1"),
-    *("--set", "data=folder"),
+    *("--set", "student=resnet8", "--set", "checkpoint_every=1"),
 )
 
 
 def six() -> tuple[object, ...]:
     """Six shrunken cells on some of the bundled images."""
-    return (*SIX, "--set", f"root={root()}")
+    return (*SIX, *small_words())
 
 
 def start(folder: Path) -> subprocess.Popen:
@@ -164,7 +154,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 def kill_at_random(folder: Path, most: int) -> int:
     """Kill the sweep a moment after so many of its runs are finished; how many were when it was dead."""
-    wanted, moment = random.randint(0, most), random.uniform(0, 0.4)
+    wanted, moment = random.randint(0, most), random.uniform(0, 0.1)
     sweeping, deadline = start(folder), time.monotonic() + 200
     while len(list(folder.rglob("result.json"))) < wanted or not list(folder.rglob("recipe.json")):
         assert time.monotonic() < deadline and sweeping.poll() is None
@@ -210,7 +200,7 @@ def test_a_sweep_killed_twice_ends_with_the_same_report(
 
 def test_a_failing_cell_of_a_table_costs_no_other(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     """A batch of 50 is too large for CKA, which wants it all of one class."""
-    small = (*SMALL, "--set", "batch=50")
+    small = ("--epochs", 1, *small_words(), "--set", "student=resnet8", "--set", "batch=50")
     code, out, _ = scns(
         "sweep", "t3/contrastive-cka-linear/resnet110-resnet20", "t3/kld/resnet110-resnet20", *small, "--out", tmp_path
     )

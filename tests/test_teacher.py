@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from engine_runs import equal, recipe, single, teacher, weights
+from engine_runs import SIZE, equal, recipe, single, teacher, weights
 from scns import augment, datasets, models, step
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
@@ -63,7 +63,7 @@ def test_looking_ahead_teaches_as_a_teacher_asked_batch_by_batch(
 
 
 def test_the_teacher_looks_at_every_view_of_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "LOOK_PIXELS", 70 * 32 * 32)  # does not divide the number of images
+    monkeypatch.setattr(step, "LOOK_PIXELS", 70 * SIZE * SIZE)  # does not divide the number of images
     pack = Pack(prepare([(recipe("kld", teacher=str(teacher())), tmp_path / "run")]))
     next(pack.launch(Watch()))
     work, images = pack.step, pack.data.train

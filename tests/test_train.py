@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine_runs import EPOCHS, STEPS, equal, place, recipe, root, single, teacher, weights
+from engine_runs import EPOCHS, STEPS, equal, place, recipe, single, small_words, teacher, weights
 from scns import datasets
 from scns.checkpoint import Folder
 from scns.errors import InputError
@@ -142,18 +142,11 @@ def test_a_stopped_run_keeps_its_place_in_the_epoch(tmp_path: Path) -> None:
 
 def test_a_real_process_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    settings = [
-        f"root={root()}",
-        "data=folder",
-        "batch=32",
-        "evaluate_every=100",
-        "checkpoint_every=1",
-        "schedule=steps",
-    ]
-    words = ["mini-ce", "--epochs", "8", "--device", "cpu", "--out", str(out), "--no-tensorboard"]
-    command = [sys.executable, "-m", "scns", "train", *words, *(w for each in settings for w in ("--set", each))]
+    settings = ("evaluate_every=100", "checkpoint_every=1", "schedule=steps")
+    options = [*small_words(), *(word for each in settings for word in ("--set", each)), "--no-tensorboard"]
+    command = [sys.executable, "-m", "scns", "train", "mini-ce", "--epochs", "12", *options, "--out", str(out)]
     done = []
-    for wait in (0.0, 0.12):  # seconds after the first sign of progress, long before the end
+    for wait in (0.0, 0.06):  # seconds after the first sign of progress, long before the end
         process = subprocess.Popen(command, env=ALONE, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         seen = stamp(out)
         while stamp(out) == seen and process.poll() is None:
@@ -317,7 +310,7 @@ def test_an_interruption_of_a_lost_run_does_not_keep_it(tmp_path: Path) -> None:
         ({"device": "cuda"}, "device=cuda was asked for, but torch sees no CUDA device; use device=cpu"),
         ({"precision": "bf16"}, "precision=bf16 is for CUDA devices"),
         ({"batch": 121}, "batch=121 is larger than the 120 training images"),
-        ({"data": "cifar10", "root": "nowhere"}, "There is no cifar10 in 'nowhere'.*scns data get cifar10"),
+        ({"data": "cifar10", "root": "nowhere", "size": 0}, "There is no cifar10 in 'nowhere'.*scns data get cifar10"),
         ({"data": "folder", "root": "nowhere"}, "nowhere"),
         ({"student": "resnet9"}, "Unknown network 'resnet9'; did you mean resnet8"),
         ({"method": "infonse"}, "Unknown method 'infonse'; did you mean infonce"),

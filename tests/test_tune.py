@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from engine_runs import recipe, small_words
 from scns import tune as tuning
 from scns.errors import InputError
-from scns.recipe import Recipe
 from scns.tune import points, tune
 
 Run = Callable[..., tuple[int, str, str]]
-TINY = Recipe(student="resnet8", subset=200, batch=40, epochs=1, device="cpu")
+GRID = ["lr=0.00001,0.03"]
 
 
 def test_points_are_all_combinations() -> None:
@@ -24,7 +24,7 @@ def test_points_are_all_combinations() -> None:
 
 
 def test_the_best_on_validation_is_trained_on_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tune(TINY, ["lr=0.00001,0.03"], tmp_path, say=lambda line: None)
+    found = tune(recipe(epochs=1), GRID, tmp_path, say=lambda line: None)
     assert found.best.validation == max(trial.validation for trial in found.trials)  # type: ignore[type-var]
     for trial in found.trials:
         kept = json.loads((trial.outcome.job.out / "recipe.json").read_text())
@@ -32,20 +32,20 @@ def test_the_best_on_validation_is_trained_on_everything(tmp_path: Path, monkeyp
     final = json.loads((tmp_path / "best" / "recipe.json").read_text())
     assert final["validation"] == 0 and f"lr={final['lr']}" == found.best.settings[0].replace("0.00001", "1e-05")
     monkeypatch.setattr("scns.sweep.fit_packed", None)  # nothing is trained a second time
-    assert tune(TINY, ["lr=0.00001,0.03"], tmp_path, say=lambda line: None).final.result == found.final.result
+    assert tune(recipe(epochs=1), GRID, tmp_path, say=lambda line: None).final.result == found.final.result
 
 
 def test_the_test_accuracy_plays_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial with the higher validation accuracy wins although the other is better on test."""
     validation = iter([30.0, 20.0])
     monkeypatch.setattr(tuning, "_validation", lambda outcome: next(validation))
-    found = tune(TINY, ["lr=0.00001,0.03"], tmp_path, say=lambda line: None)
+    found = tune(recipe(epochs=1), GRID, tmp_path, say=lambda line: None)
     assert found.best is found.trials[0]
 
 
 def test_command(scns: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("tune", "mini-uniform", "--epochs", 1, "--subset", 200, "--set", "device=cpu", "--out", "t")
+    words = ("tune", "mini-uniform", "--epochs", 1, *small_words(), "--out", "t")
     code, out, _ = scns(*words, "--grid", "method.negatives=4,16")
     assert code == 0 and out.count("method.negatives=") == 3 and "best" in out
     for grid, message in (("method.negativez=4", "did you mean negatives"), ("lr", "must be key=value")):
