@@ -1,10 +1,15 @@
-"""Shared by all tests: the command line as a function."""
+"""Shared by all tests: the command line and scripts as functions."""
 
 import gc
+import runpy
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from scns.cli import main
 
@@ -15,19 +20,39 @@ class Ran(NamedTuple):
     err: str
 
 
+def ran(act: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> Ran:
+    """What `act` prints, and the exit code of a process that did the same."""
+    capsys.readouterr()
+    try:
+        act()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    printed = capsys.readouterr()
+    return Ran(code, printed.out, printed.err)
+
+
+def colours(path: Path) -> int:
+    """How many colours the pixels of a picture have; of every third row and column, which is enough to see a blank."""
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB"), dtype=np.uint32)[::3, ::3]
+    return len(np.unique(pixels @ np.array([1, 1 << 8, 1 << 16], dtype=np.uint32)))
+
+
 @pytest.fixture
 def scns(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """`scns("data", "info", ...)` runs the command in this process and returns its exit code and what it printed."""
 
-    def run(*words: object) -> Ran:
-        capsys.readouterr()
-        try:
-            main([str(word) for word in words])
-            code = 0
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-        printed = capsys.readouterr()
-        return Ran(code, printed.out, printed.err)
+    return lambda *words: ran(lambda: main([str(word) for word in words]), capsys)
+
+
+@pytest.fixture
+def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """`script(path, "--help", ...)` runs a Python file as `python path --help ...` does, in this process."""
+
+    def run(path: Path, *words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, words)])
+        return ran(lambda: runpy.run_path(str(path), run_name="__main__"), capsys)
 
     return run
 

@@ -4,12 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-
-def colours(path: Path) -> int:
-    with Image.open(path) as image:
-        return len(image.convert("RGB").getcolors(1 << 24))
+from conftest import colours
 
 
 def test_heatmap_of_cifar100(scns, tmp_path: Path) -> None:

@@ -1,19 +1,35 @@
 """The demo, shrunken: it ends with its page, and what it prints is what its students do."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from conftest import Ran
 from scns import augment, datasets, demo, recipes
+from scns.data import Images
 from scns.neighbors import NeighborTable
 from scns.runs import load_student
 
 TINY = demo.Scale(epochs=1, labelled_epochs=1, subset=300, test=100)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_test_images() -> Iterator[None]:
+    """The first 200 of the bundled test images, for training's own looks at them too."""
+    whole = datasets.load
+
+    def load(*given: Any, **options: Any) -> Images:
+        images = whole(*given, **options)
+        return images if len(images) == 2500 else images.subset(torch.arange(200))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "load", load)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +44,7 @@ def outcome(out: Path) -> demo.Outcome:
 
 def test_every_student_is_told_as_it_is(outcome: demo.Outcome, out: Path) -> None:
     assert [each.name for each in outcome.networks] == [*demo.STUDENTS, "teacher"]
-    test = datasets.load("cifar10-mini", split="test").split(100 / 2000)[1]
+    test = datasets.load("cifar10-mini", split="test").split(100 / 200)[1]
     for number, each in enumerate(outcome.networks[:-1], 1):
         student = load_student(out / "quick" / f"{number}-{each.name}")
         with torch.no_grad():

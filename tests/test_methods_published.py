@@ -689,7 +689,7 @@ def test_ft_and_vid_modules_have_the_published_layers() -> None:
 @pytest.mark.parametrize("name", ["at", "nst", "vid"])
 def test_different_numbers_of_stages_are_an_error_unless_shallow(name: str) -> None:
     """vgg8 has one stage more than resnet8."""
-    with pytest.raises(InputError, match=r"student has 3 stages \[\(16, 32, 32\), .* teacher 4 .* pair='shallow'"):
+    with pytest.raises(InputError, match=r"student has 3 stages \[\(16, 16, 16\), .* teacher 4 .* pair='shallow'"):
         make(name, teacher="vgg8")
     assert run_steps(name, 6, teacher="vgg8", pair="shallow", weight=1.0).fell(name)
     with pytest.raises(InputError, match="Unknown pair 'shalow'; did you mean shallow"):
@@ -704,7 +704,7 @@ def test_networks_of_different_width_are_matched() -> None:
 
 
 def test_ab_and_fsp_name_both_lists_where_they_differ() -> None:
-    with pytest.raises(InputError, match=r"'ab' needs as many stages .* student has \[\(16, 32, 32\).* teacher \[\("):
+    with pytest.raises(InputError, match=r"'ab' needs as many stages .* student has \[\(16, 16, 16\).* teacher \[\("):
         make("ab", teacher="vgg8")
     with pytest.raises(InputError, match=r"'fsp' .* \[16, 16, 32, 64\] .* \[16, 32, 64, 128\]"):
         make("fsp", teacher="wrn-16-2")
@@ -766,16 +766,16 @@ def test_unlabelled_samples_take_part_in_distillation_only() -> None:
 
 
 def test_any_network_may_be_the_teacher_at_64_pixels() -> None:
-    """wrn at 64 px gives one row an image."""
+    """wrn at 64 px gives one row an image; at 16 px its map is of 16 px."""
     student, teacher = models.build("resnet8", 10), frozen("wrn-16-1")
-    images = nn.functional.interpolate(inputs()[:4], scale_factor=2)
+    images = nn.functional.interpolate(inputs()[:4], scale_factor=4)
     features = [network(images, features=True) for network in (student, teacher)]
     where = replace(setting(), student=Shapes.of(features[0]), teacher=Shapes.of(features[1]))
     assert features[1].logits.shape == (4, 10)
     method = methods.build("at", where)
     batch = Batch(images, pictures().labels[:4], *[torch.arange(4)] * 2, torch.tensor(0), 4)
     assert bool(total(method(batch, *features)).isfinite())
-    assert shapes("wrn-16-1").maps[1][1:] == (32, 32)
+    assert shapes("wrn-16-1").maps[1][1:] == (16, 16)
 
 
 def test_bank_draws_do_not_depend_on_the_number_of_rows() -> None:
