@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which torch imports at the first shared step: here once, not in every rank
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
