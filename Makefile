@@ -14,7 +14,7 @@ demo: $(READY)
 	$(BIN)/scns demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not scale" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not scale" -n 2 --dist loadfile
 
 test-gpu:
 	PYTHONPATH=src python3 -m pytest -m gpu

@@ -105,13 +105,13 @@ def test_draws_follow_the_probabilities(name: str) -> None:
 
 @each
 def test_weights_count_each_candidate_as_often_as_its_probability(name: str) -> None:
-    anchors, epochs, num = torch.arange(8), 1500, 16
-    total = torch.zeros(8, COUNT).double()
+    anchors, epochs, num = torch.arange(32), 400, 16
+    total = torch.zeros(32, COUNT).double()
     for epoch in range(epochs):
         indices, log_weights = SAMPLERS[name].weights(anchors, num, epoch=epoch)
         total.scatter_add_(1, indices, log_weights.double().exp())
     q = q_of(SAMPLERS[name], anchors)
-    assert torch.allclose(total.sum(1), torch.full((8,), float(num * epochs)).double())
+    assert torch.allclose(total.sum(1), torch.full((32,), float(num * epochs)).double())
     error = (total / (num * epochs) - q) / (q / (num * epochs)).sqrt().clamp(min=1e-9)
     assert error[q > 0].abs().max() < 5
 
@@ -119,7 +119,7 @@ def test_weights_count_each_candidate_as_often_as_its_probability(name: str) -> 
 @each
 def test_corrected_weights_are_unbiased(name: str) -> None:
     """The mean over many draws equals the full sum, over the sampler's support, to the standard error."""
-    anchors, epochs = torch.arange(8), 1500
+    anchors, epochs = torch.arange(32), 400
     estimates = []
     for epoch in range(epochs):
         indices, log_weights = SAMPLERS[name].weights(anchors, 16, epoch=epoch, correct=True)
@@ -128,7 +128,7 @@ def test_corrected_weights_are_unbiased(name: str) -> None:
     q = q_of(SAMPLERS[name], anchors)
     full = torch.where(q > 0, SCORES[anchors].double().exp(), 0).sum(1)
     assert ((mean - full).abs() / error < 4.5).all()
-    assert ((mean - full).abs() / full < 0.1).all()
+    assert float((mean / full - 1).mean().abs()) < 0.05
     if name in ("uniform", "mixed", "soft", "clusters"):  # full support: the sum over all negatives
         everything = torch.where(LABELS[anchors, None] != LABELS, SCORES[anchors].double().exp(), 0).sum(1)
         assert torch.allclose(full, everything)
@@ -164,14 +164,14 @@ def test_distinct_draws_do_not_repeat(name: str) -> None:
 
 
 def test_the_first_distinct_draw_follows_the_probabilities() -> None:
-    anchors = torch.arange(4)
-    counts = torch.zeros(4, COUNT).double()
-    for epoch in range(4000):
+    anchors = torch.arange(16)
+    counts = torch.zeros(16, COUNT).double()
+    for epoch in range(1000):
         first = SAMPLERS["instance"].sample(anchors, 2, epoch=epoch, distinct=True)[:, :1]
-        counts.scatter_add_(1, first, torch.ones(4, 1).double())
+        counts.scatter_add_(1, first, torch.ones(16, 1).double())
     q = q_of(SAMPLERS["instance"], anchors)
-    chi = ((counts - 4000 * q).square() / (4000 * q).clamp(min=1e-9))[q > 0].sum()
-    freedom = float((q > 0).sum() - 4)
+    chi = ((counts - 1000 * q).square() / (1000 * q).clamp(min=1e-9))[q > 0].sum()
+    freedom = float((q > 0).sum() - 16)
     assert abs(chi - freedom) < 4 * math.sqrt(2 * freedom)
 
 
