@@ -2,23 +2,23 @@
 
 import ast
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from conftest import Ran
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_own_loop_learns(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / "own_loop.py"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    losses = [float(value) for value in re.findall(r"^epoch \d+  loss (\S+)$", done.stdout, re.MULTILINE)]
+def test_own_loop_learns(tmp_path: Path, script: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = script(EXAMPLES / "own_loop.py")
+    assert done.code == 0 and done.err == ""
+    losses = [float(value) for value in re.findall(r"^epoch \d+  loss (\S+)$", done.out, re.MULTILINE)]
     assert len(losses) == 6
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[1] / 4
@@ -38,7 +38,9 @@ def test_own_loop_is_short_and_needs_little() -> None:
     assert used == {"NeighborTable", "InstanceNegatives", "FeatureTable", "functional"}
 
 
-def test_own_images_distils_on_a_folder(tmp_path: Path) -> None:
+def test_own_images_distils_on_a_folder(
+    tmp_path: Path, script: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two classes of pictures that differ in colour and noise: easily learnt."""
     generator = np.random.default_rng(0)
     for split, count in (("train", 32), ("test", 16)):
@@ -48,10 +50,10 @@ def test_own_images_distils_on_a_folder(tmp_path: Path) -> None:
             for number in range(count):
                 noisy = generator.normal(colour, 40, (40, 48, 3)).clip(0, 255).astype("uint8")
                 Image.fromarray(noisy).save(folder / f"{number}.png")
-    words = [sys.executable, "-W", "error", EXAMPLES / "own_images.py", "pictures"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    found = dict(re.findall(r"^(.+): (\S+) % on test$", done.stdout, re.MULTILINE))
+    monkeypatch.chdir(tmp_path)
+    done = script(EXAMPLES / "own_images.py", "pictures")
+    assert done.code == 0 and done.err == "", done.err
+    found = dict(re.findall(r"^(.+): (\S+) % on test$", done.out, re.MULTILINE))
     assert list(found) == ["teacher", "student alone", "student of the teacher"]
     assert float(found["teacher"]) > 90 and float(found["student of the teacher"]) > 90
     assert (tmp_path / "student.pth").exists()

@@ -6,6 +6,7 @@ import json
 import re
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,9 @@ def stages_of(name: str) -> list[tuple[int, int]]:
     return found
 
 
+@cache
 def on_meta(name: str, classes: int = 10) -> Network:
+    """The network without numbers, for looks at its shapes alone."""
     with torch.device("meta"):
         return models.build(name, classes)
 
@@ -143,7 +146,7 @@ def test_the_golden_numbers_are_met(golden: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameter_counts(name: str) -> None:
-    network = on_meta(name, 10)
+    network = on_meta(name)
     head = network.width + 1
     counted = models.parameters(network)
     assert (counted, counted + 90 * head, counted + 190 * head) == COUNTS[name]
@@ -252,13 +255,13 @@ class Operations(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_size_and_features_cost_no_operation(name: str) -> None:
-    network = on_meta(name, 7)
+    network = on_meta(name)
     images = torch.empty(2, 3, 64, 64, device="meta")
     with torch.no_grad(), Operations() as plain:
         logits = network(images)
     with torch.no_grad(), Operations() as full:
         seen = network(images, features=True)
-    assert isinstance(logits, Tensor) and logits.shape == seen.logits.shape == (2, 7)
+    assert isinstance(logits, Tensor) and logits.shape == seen.logits.shape == (2, 10)
     assert plain.names == full.names and len(plain.names) > 20
     assert seen.embedding.shape == (2, network.width)
     assert [tuple(found.shape) for found in seen.maps] == [(2, c, 64 // s, 64 // s) for c, s in stages_of(name)]

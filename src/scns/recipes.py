@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,7 @@ def _function(name: str) -> Callable[..., Recipe]:
     return functions[key]
 
 
+@cache
 def _functions() -> dict[str, Callable[..., Recipe]]:
     found = inspect.getmembers(sys.modules[__name__], inspect.isfunction)
     return {name: f for name, f in found if inspect.signature(f).return_annotation is Recipe and _is_recipe(name, f)}
