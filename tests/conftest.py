@@ -1,9 +1,12 @@
-"""Shared by all tests: the command line and scripts as functions."""
+"""Shared by all tests: the command line and scripts as functions, a full disk, a look at a picture."""
 
 import gc
+import os
+import resource
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +15,8 @@ import pytest
 from PIL import Image
 
 from scns.cli import main
+
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}  # for processes that are started beside each other
 
 
 class Ran(NamedTuple):
@@ -30,6 +35,17 @@ def ran(act: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> Ran:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     printed = capsys.readouterr()
     return Ran(code, printed.out, printed.err)
+
+
+@contextmanager
+def disk_of(size: int) -> Iterator[None]:
+    """Files cannot grow beyond `size` bytes: the system refuses the write, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def colours(path: Path) -> int:

@@ -1,7 +1,6 @@
 """The benchmarks start, explain themselves and finish a tiny case; what they measure is in docs/speed.md."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import Ran
+from conftest import ALONE, Ran
 
 BENCH = Path(__file__).parent.parent / "bench"
 Script = Callable[..., Ran]
@@ -19,9 +18,8 @@ Script = Callable[..., Ran]
 
 def process(name: str, *words: object) -> Ran:
     """A benchmark in a process of its own: those that measure the memory of their process."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(BENCH / name), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=ALONE)
     return Ran(done.returncode, done.stdout, done.stderr)
 
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -18,6 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from conftest import ALONE
 from engine_runs import SIZE, recipe, root, single, small_words, teacher
 from scns import augment, datasets
 from scns.export import export
@@ -25,8 +25,6 @@ from scns.recipes import load_recipe
 from scns.runs import load_student
 from scns.train import Watch
 from scns.watch import Display, TensorBoard, all_epochs, clock, facts, watching
-
-ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def small() -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from conftest import ALONE
 from engine_runs import recipe
 from scns.cluster import Claim, _enter, _marked, share, sweep_on_ray
 from scns.errors import InputError
@@ -86,7 +87,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 def start(*words: object, **environment: str) -> subprocess.Popen:
     """The command line as a process of its own session, as a terminal has it."""
     command = [sys.executable, "-m", "scns", *map(str, words)]
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    surroundings = {**ALONE, **environment}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=surroundings, start_new_session=True)
 

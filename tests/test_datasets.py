@@ -4,11 +4,9 @@ import hashlib
 import json
 import os
 import pickle
-import resource
 import shutil
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import Ran
+from conftest import Ran, disk_of
 from scns import datasets
 from scns.datasets import _decode, _layout
 from scns.datasets._moments import moments
@@ -434,17 +432,6 @@ def test_a_damaged_cache_is_decoded_again(tiny: Path, cache: Path, damage: bytes
     file.unlink()
     file.write_bytes(content[:-1000] if damage is None else damage)
     assert torch.equal(datasets.load("tiny-imagenet-200", tiny).pixels, before)
-
-
-@contextmanager
-def disk_of(size: int) -> Iterator[None]:
-    """Files cannot grow beyond `size` bytes: the system refuses the write, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_while_caching_leaves_no_file(tiny: Path, cache: Path) -> None:

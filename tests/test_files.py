@@ -2,26 +2,13 @@
 
 import errno
 import os
-import resource
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from conftest import disk_of
 from scns.files import atomic
-
-
-@contextmanager
-def disk_of(size: int) -> Iterator[None]:
-    """Files cannot grow beyond `size` bytes: the system refuses the write, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:

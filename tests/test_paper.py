@@ -67,19 +67,21 @@ def test_the_printed_gain_on_cifar10_follows_without_the_misprint() -> None:
 
 
 def test_average_scores_of_tiny_imagenet() -> None:
-    scores = paper.average_scores("t2")
-    assert list(scores) == list(SCORES)
-    assert {name: round(value, 4) for name, value in scores.items()} == SCORES
+    shown = paper.methods("t2")
+    assert list(shown.rows) == list(SCORES)
+    averages = paper.scores(shown.values.T).mean(axis=0)
+    assert {name: round(value, 4) for name, value in zip(shown.rows, averages.tolist(), strict=True)} == SCORES
 
 
 def test_averages() -> None:
-    averages = paper.averages("t2")
+    shown = paper.table("t2")
+    averages = dict(zip(shown.rows, shown.values.mean(axis=1).tolist(), strict=True))
     assert averages["KLD"] == pytest.approx(49.654) and averages["InfoNCE-LM + Instance-SCNS"] == pytest.approx(50.484)
 
 
-def test_teachers_have_no_score() -> None:
-    assert "Teacher (Cross-Entropy)" in paper.averages("t3")
-    assert "Teacher (Cross-Entropy)" not in paper.average_scores("t3") and len(paper.average_scores("t3")) == 22
+def test_teachers_are_no_method() -> None:
+    assert "Teacher (Cross-Entropy)" in paper.table("t3").rows
+    assert "Teacher (Cross-Entropy)" not in paper.methods("t3").rows and len(paper.methods("t3").rows) == 22
 
 
 def test_scores_by_hand() -> None:

@@ -1,6 +1,5 @@
 """Work divided among ranks that meet in files: `torchrun -m scns embed` and `torchrun -m scns neighbors build`."""
 
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import ALONE
 from engine_runs import teacher
 from scns import ranks, runs
 from scns.arrays import load_array, load_pieces
@@ -188,10 +188,9 @@ def test_torchrun(folder: Path) -> None:
     """The commands as they are typed, with two ranks; a shard lost, the same command builds that alone."""
     here = Path(sys.executable).parent
     start = [here / "torchrun", "--nproc-per-node", "2", "-m", "scns"]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def run(*words: object) -> str:
-        done = subprocess.run([*map(str, [*start, *words])], capture_output=True, text=True, env=alone)
+        done = subprocess.run([*map(str, [*start, *words])], capture_output=True, text=True, env=ALONE)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -1,7 +1,6 @@
 """Tables of embeddings that stay in a file: the bits of the table in memory, within the bytes that were given."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from conftest import ALONE
 from scns import budget, checks, room, search
 from scns.errors import InputError
 from scns.memory import FeatureQueue, FeatureTable, check_room
@@ -118,8 +118,7 @@ def peak_of(folder: Path, count: int, dim: int, memory: str, rows: int) -> int:
     """How much a process grew while it built a table of `rows` of `count` rows of a mapped file."""
     np.save(folder / "x.npy", np.random.default_rng(0).standard_normal((count, dim), dtype=np.float32))
     words = [sys.executable, "-c", PEAK, str(folder / "x.npy"), str(count), memory, str(rows)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    done = subprocess.run(words, capture_output=True, text=True, env=ALONE)
     assert done.returncode == 0, done.stderr
     grown, found = json.loads(done.stdout)
     assert found == rows

@@ -1,7 +1,6 @@
 """Sweeps: packed, resumable, and one bad run costs no other its result."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from conftest import ALONE
 from engine_runs import recipe, small_words
 from scns import sweep as sweeping
 from scns.errors import InputError
@@ -148,8 +148,7 @@ def six() -> tuple[object, ...]:
 
 def start(folder: Path) -> subprocess.Popen:
     words = [sys.executable, "-m", "scns", *map(str, six())]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(words, cwd=folder, env=ALONE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def kill_at_random(folder: Path, most: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from conftest import ALONE
 from engine_runs import equal, root, weights
 from test_world import STEPS, Ranks, worst
 from world_cases import CASES
@@ -41,8 +42,7 @@ def words(out: Path, *more: str, restarts: int = 0) -> list[str]:
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE)
 
 
 def wait_for_epoch(out: Path, epoch: int, running: subprocess.Popen[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from conftest import ALONE
 from engine_runs import EPOCHS, STEPS, equal, place, recipe, single, small_words, teacher, weights
 from scns import datasets
 from scns.checkpoint import Folder
@@ -22,8 +23,6 @@ from scns.errors import InputError
 from scns.recipe import Recipe
 from scns.run import Run
 from scns.train import Pack, Stopped, Watch, fit_packed, prepare
-
-ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 INFONCE = {"sampler": "uniform", "negatives": 16, "lm_weight": 0.1}
 # A bank, a queue, stages with modules of their own, a constant of the first batch, companions, and an own order.

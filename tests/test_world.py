@@ -21,6 +21,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from conftest import ALONE
 from engine_runs import recipe, single, teacher, weights
 from scns import methods
 from scns.capture import Replay
@@ -57,7 +58,7 @@ class Ranks:
             capture_output=True,
             text=True,
             timeout=400,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env=ALONE,
         )
         assert ran.returncode == 0, ran.stderr[-3000:]
         self.where, self.size, self.names = where, size, list(jobs)

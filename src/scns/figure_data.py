@@ -95,7 +95,7 @@ def sweeps(results: Results) -> dict[str, Sweeps]:
     for entry in {each.path: each for each in results.entries}.values():  # a run that two cells share is one run
         if entry.recipe.method == "infonce":
             found.setdefault(entry.recipe.data, []).append(entry)
-    made = {data: _sweeps(data, entries) for data, entries in found.items()}
+    made = {data: _sweeps(entries) for data, entries in found.items()}
     made = {data: each for data, each in made.items() if any(map(len, each.lines.values()))}
     if not made:
         raise InputError(
@@ -133,7 +133,7 @@ def _unused(name: str, other: str, taken: Collection[str]) -> str:
     return f"{name}, {other}" if name in taken else name
 
 
-def _sweeps(data: str, entries: list[Entry]) -> Sweeps:
+def _sweeps(entries: list[Entry]) -> Sweeps:
     chosen, dropped = _alike(entries, _scale_of_infonce, prefer=lambda each: _kind(each)[1] is not None)
     points: dict[str, dict[str, dict[float, list[float]]]] = {method: {} for method in METHODS}
     plain: dict[str, list[float]] = {}

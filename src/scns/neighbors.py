@@ -92,7 +92,7 @@ class NeighborTable:
         marks = checks.marks(labels, count, "labels", vectors.device)
         kinds = checks.marks(groups, count, "groups", vectors.device)
         data = search.corpus(vectors, marks, exclude, kinds)
-        _check_k(k, data, exclude)
+        _check_k(k, data)
         if tell:
             tell(told)
         kept = positive if exclude == "label" and marks is not None else None
@@ -395,7 +395,7 @@ def _build_streamed(
     wanted = range(count) if rows is None else rows
     cut = budget.plan(count, dim, k, memory, where, len(wanted), groups is not None)
     data = search.layout(count, marks, exclude, kinds, host)
-    _check_k(k, data, exclude)
+    _check_k(k, data)
     if tell:
         size = room.shown(budget.table_bytes(len(wanted), k))
         tell(f"{len(wanted):,} x {k:,} neighbours: {size}, searched in {cut.told(len(wanted), count)} ({where})")
@@ -451,7 +451,7 @@ def _check_choices(
         raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
 
 
-def _check_k(k: int, data: search.Layout, exclude: str | None) -> None:
+def _check_k(k: int, data: search.Layout) -> None:
     smallest = len(data) - int((data.stop - data.start).max())
     if smallest < 1:
         raise InputError(

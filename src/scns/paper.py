@@ -76,21 +76,6 @@ def epochs_to_converge() -> dict[str, int]:
     return dict(_read()["epochs_to_converge"])
 
 
-def averages(name: str) -> dict[str, float]:
-    """The mean accuracy of each row of a table over its columns, in percent."""
-    rows, _, values = table(name)[1:]
-    return dict(zip(rows, values.mean(axis=1).tolist(), strict=True))
-
-
-def average_scores(name: str) -> dict[str, float]:
-    """The mean score of each row of a table over its columns: 1 is the best row of every column, 0 the worst.
-
-    T3's teachers are no method, so their row has no score.
-    """
-    shown = methods(name)
-    return dict(zip(shown.rows, scores(shown.values.T).mean(axis=0).tolist(), strict=True))
-
-
 def methods(name: str) -> Table:
     """A table without the row of the teachers' own accuracies."""
     title, rows, columns, values = table(name)
