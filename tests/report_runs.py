@@ -1,4 +1,4 @@
-"""Finished run folders that were never trained, for the tests of the report page."""
+"""Finished run folders that were never trained, for the tests of results, figures and the report page."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +8,15 @@ from scns.checkpoint import Folder
 from scns.recipe import Recipe
 
 
-def put(path: Path, recipe: Recipe, test: float, epochs: int = 6) -> Path:
-    """A run that climbed to its accuracy."""
+def put(
+    path: Path, recipe: Recipe, test: float, history: list[float] | None = None, *, epochs: int = 6, **more: float
+) -> Path:
+    """A run with that history, or else one that climbed to its accuracy in so many epochs; `more` is in its result."""
     folder = Folder(path)
     folder.open(recipe)
-    folder.log([{"epoch": i + 1, "test": round(test * (i + 1) / epochs, 2)} for i in range(epochs)])
-    folder.finish({"test": test, "seconds": 60.0, "epochs": recipe.epochs, "seed": recipe.seed})
+    history = history or [round(test * (i + 1) / epochs, 2) for i in range(epochs)]
+    folder.log([{"epoch": i + 1, "test": value} for i, value in enumerate(history)])
+    folder.finish({"test": test, "seconds": 60.0, "epochs": recipe.epochs, "seed": recipe.seed, **more})
     return path
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from report_runs import put, put_cell
 from scns import results, tables
 from scns.checkpoint import Folder
 from scns.claims import claims, interval, paired, quantile
@@ -16,23 +17,6 @@ from scns.errors import InputError
 from scns.recipe import Recipe
 
 TINY = Recipe(student="resnet8", epochs=3)
-
-
-def put(path: Path, recipe: Recipe, test: float, history: list[float] | None = None, **more: float) -> Path:
-    """A finished run, without having trained it."""
-    folder = Folder(path)
-    folder.open(recipe)
-    folder.log([{"epoch": i + 1, "test": value} for i, value in enumerate(history or [test])])
-    folder.finish({"test": test, "seconds": 2.0, "epochs": recipe.epochs, "seed": recipe.seed, **more})
-    return path
-
-
-def cell(out: Path, name: str, accuracies: list[float], history: list[float] | None = None, **changes: object) -> None:
-    """Runs of a table's cell with seeds 0, 1, ..."""
-    found = tables.cell(name)
-    for seed, test in enumerate(accuracies):
-        recipe = replace(found.recipe, seed=seed, data_seed=0, **changes)
-        put(tables.folder(found.run, seed, out), recipe, test, history)
 
 
 def test_mean_deviation_and_number(tmp_path: Path) -> None:
@@ -98,12 +82,12 @@ def test_printed_numbers_stand_beside_full_runs_alone(tmp_path: Path, monkeypatc
     values = {("t3", "Student (Cross-Entropy + KLD)", None, "resnet110/resnet20"): 69.5}
     monkeypatch.setattr(results, "printed_values", lambda: values)
     full, small = "t3/kld/resnet110-resnet20", "t3/kld/resnet110-resnet8"
-    cell(tmp_path, full, [70.0, 71.0])
-    cell(tmp_path, small, [40.0], subset=100, epochs=2)
+    put_cell(tmp_path, full, [70.0, 71.0])
+    put_cell(tmp_path, small, [40.0], subset=100, epochs=2)
     lines = {line.name: line for line in results.read(tmp_path).lines}
     assert lines[full].printed == 69.5 and lines[full].difference == pytest.approx(1.0) and not lines[full].shrunken
     assert lines[small].printed is None and lines[small].shrunken and set(lines[small].changed) == {"epochs", "subset"}
-    cell(tmp_path / "other", full, [60.0], subset=100)
+    put_cell(tmp_path / "other", full, [60.0], subset=100)
     shrunken, whole = sorted(
         (line for line in results.read(tmp_path).lines if line.name == full), key=lambda line: line.mean
     )
@@ -111,20 +95,20 @@ def test_printed_numbers_stand_beside_full_runs_alone(tmp_path: Path, monkeypatc
 
 
 def test_a_shrunken_teacher_marks_its_students(tmp_path: Path) -> None:
-    cell(tmp_path, "t3/kld/resnet110-resnet20", [70.0], teacher=str(tmp_path / "gone/t3/teacher/resnet110-0"))
-    cell(tmp_path, "t3/teacher/resnet110-resnet20", [30.0], epochs=5)
+    put_cell(tmp_path, "t3/kld/resnet110-resnet20", [70.0], teacher=str(tmp_path / "gone/t3/teacher/resnet110-0"))
+    put_cell(tmp_path, "t3/teacher/resnet110-resnet20", [30.0], epochs=5)
     student = next(line for line in results.read(tmp_path).lines if line.row == "kld")
     assert student.shrunken and student.changed == ("teacher.epochs",) and student.printed is None
 
 
 def test_another_learning_rate_is_not_the_paper_s_run(tmp_path: Path) -> None:
-    cell(tmp_path, "t3/kld/resnet110-resnet20", [70.0], lr=0.1)
+    put_cell(tmp_path, "t3/kld/resnet110-resnet20", [70.0], lr=0.1)
     (line,) = results.read(tmp_path).lines
     assert line.changed == ("lr",) and not line.shrunken and line.printed is None
 
 
 def test_one_run_gives_every_cell_that_shares_it(tmp_path: Path) -> None:
-    cell(tmp_path, "t3/ce/resnet110-resnet20", [68.0])
+    put_cell(tmp_path, "t3/ce/resnet110-resnet20", [68.0])
     names = [line.name for line in results.read(tmp_path).lines]
     assert "t3/ce/resnet110-resnet20" in names and "t3/ce/wrn-40-1-resnet20" in names
 
@@ -140,7 +124,7 @@ def test_every_printed_number_is_found() -> None:
 
 def test_files(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    cell(runs, "t1/infonce/resnet20", [90.0, 91.0])
+    put_cell(runs, "t1/infonce/resnet20", [90.0, 91.0])
     put(runs / "mine-0", TINY, 50)
     (put(runs / "broken-0", TINY, 1) / "result.json").write_text("{")
     code, out, err = scns("results", runs, "--csv", tmp_path / "r.csv", "--json", tmp_path / "r.json")
@@ -158,8 +142,8 @@ def test_files(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Non
 
 
 def test_shrunken_runs_are_marked_on_screen(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    cell(tmp_path, "t3/kld/resnet110-resnet20", [40.0], epochs=2, subset=100)
-    cell(tmp_path, "t3/teacher/resnet110-resnet20", [30.0], epochs=5)
+    put_cell(tmp_path, "t3/kld/resnet110-resnet20", [40.0], epochs=2, subset=100)
+    put_cell(tmp_path, "t3/teacher/resnet110-resnet20", [30.0], epochs=5)
     _, out, _ = scns("results", tmp_path)
     (line,) = (each for each in out.splitlines() if each.startswith("t3/kld/resnet110-resnet20"))
     assert "40.00" in line and line.rstrip().endswith("shrunken: epochs, subset")
@@ -203,15 +187,15 @@ def test_no_data_decides_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "holds"), (-1, "fails")])
 def test_claim_b(tmp_path: Path, sign: int, verdict: str) -> None:
-    cell(tmp_path, "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
-    cell(tmp_path, "t1/infonce+lm-b0.5/resnet20", [90 + sign * 1.0, 91 + sign * 1.1, 92 + sign * 0.9])
-    cell(tmp_path, "t1/infonce+lm-b0.1/resnet20", [0.0, 0.0, 0.0])  # of another beta: no pair
+    put_cell(tmp_path, "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
+    put_cell(tmp_path, "t1/infonce+lm-b0.5/resnet20", [90 + sign * 1.0, 91 + sign * 1.1, 92 + sign * 0.9])
+    put_cell(tmp_path, "t1/infonce+lm-b0.1/resnet20", [0.0, 0.0, 0.0])  # of another beta: no pair
     assert verdicts(tmp_path)["b"] == verdict
 
 
 def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:
-    cell(tmp_path, "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
-    cell(tmp_path, "t1/infonce+lm-b0.5/resnet20", [93.0, 90.0, 92.5])
+    put_cell(tmp_path, "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
+    put_cell(tmp_path, "t1/infonce+lm-b0.5/resnet20", [93.0, 90.0, 92.5])
     assert verdicts(tmp_path)["b"] == "undecided"
 
 
@@ -220,11 +204,11 @@ def test_shrunken_runs_judge_only_where_no_full_ones_do(tmp_path: Path) -> None:
         ("t1/infonce-lm-b0.5/resnet20", [50.0, 51.0, 52.0]),
         ("t1/infonce+lm-b0.5/resnet20", [51.0, 52.01, 53.0]),
     ):
-        cell(tmp_path / "small", name, accuracies, epochs=2)
+        put_cell(tmp_path / "small", name, accuracies, epochs=2)
     (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "b")
     assert found.verdict == "holds" and found.shrunken
-    cell(tmp_path / "full", "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
-    cell(tmp_path / "full", "t1/infonce+lm-b0.5/resnet20", [89.0, 90.01, 91.0])
+    put_cell(tmp_path / "full", "t1/infonce-lm-b0.5/resnet20", [90.0, 91.0, 92.0])
+    put_cell(tmp_path / "full", "t1/infonce+lm-b0.5/resnet20", [89.0, 90.01, 91.0])
     (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "b")
     assert found.verdict == "fails" and not found.shrunken
 
@@ -244,27 +228,27 @@ def test_claim_a(tmp_path: Path, fast: int, verdict: str) -> None:
 def test_claim_c(tmp_path: Path, best: str, verdict: str) -> None:
     for k in ("k100", "k20", "k5"):
         high = 5.0 if k == best else 0.0
-        cell(tmp_path, f"t3/instance-scns-{k}/resnet110-resnet20", [60 + high, 61 + high, 62.1 + high])
+        put_cell(tmp_path, f"t3/instance-scns-{k}/resnet110-resnet20", [60 + high, 61 + high, 62.1 + high])
     assert verdicts(tmp_path)["c"] == verdict
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(1, "holds"), (-1, "fails")])
 def test_claim_d(tmp_path: Path, gain: int, verdict: str) -> None:
     pair = "resnet50-resnet8"
-    cell(tmp_path, f"t2/class-scns/{pair}", [40.0, 41.0, 42.0])
-    cell(tmp_path, f"t2/infonce-lm-class-scns/{pair}", [40.0 + gain, 41.1 + gain, 42.0 + gain])
+    put_cell(tmp_path, f"t2/class-scns/{pair}", [40.0, 41.0, 42.0])
+    put_cell(tmp_path, f"t2/infonce-lm-class-scns/{pair}", [40.0 + gain, 41.1 + gain, 42.0 + gain])
     assert verdicts(tmp_path)["d"] == ("undecided" if gain > 0 else verdict)  # LM alone is missing
-    cell(tmp_path, f"t2/infonce-lm/{pair}", [38.0, 39.0, 40.2])
+    put_cell(tmp_path, f"t2/infonce-lm/{pair}", [38.0, 39.0, 40.2])
     assert verdicts(tmp_path)["d"] == verdict
 
 
 def test_claims_e_and_f(tmp_path: Path) -> None:
     for teacher, loss in (("resnet34", 0.0), ("resnet50", 1.0)):
-        cell(tmp_path, f"t2/kld/{teacher}-resnet14", [45 - loss, 46 - loss, 47.1 - loss])
-        cell(tmp_path, f"t2/at/{teacher}-resnet14", [44 - loss, 45 - loss, 46 - loss])
+        put_cell(tmp_path, f"t2/kld/{teacher}-resnet14", [45 - loss, 46 - loss, 47.1 - loss])
+        put_cell(tmp_path, f"t2/at/{teacher}-resnet14", [44 - loss, 45 - loss, 46 - loss])
     assert verdicts(tmp_path)["e"] == "holds" and verdicts(tmp_path)["f"] == "holds"
     pair = "resnet50-resnet32x4"
-    cell(tmp_path, f"t2/kld/{pair}", [60.0, 61.0, 62.0])
-    cell(tmp_path, f"t2/at/{pair}", [59.0, 60.0, 61.0])
-    cell(tmp_path, f"t2/crd-lm/{pair}", [61.0, 62.0, 63.1])
+    put_cell(tmp_path, f"t2/kld/{pair}", [60.0, 61.0, 62.0])
+    put_cell(tmp_path, f"t2/at/{pair}", [59.0, 60.0, 61.0])
+    put_cell(tmp_path, f"t2/crd-lm/{pair}", [61.0, 62.0, 63.1])
     assert verdicts(tmp_path)["e"] == "fails"  # crd-lm is no baseline, but it beats KLD where the paper has KLD ahead
