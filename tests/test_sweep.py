@@ -153,7 +153,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 def kill_at_random(folder: Path, most: int) -> int:
     """Kill the sweep a moment after so many of its runs are finished; how many were when it was dead."""
-    wanted, moment = random.randint(0, most), random.uniform(0, 0.1)
+    wanted, moment = random.randint(0, most), random.uniform(0, 0.05)
     sweeping, deadline = start(folder), time.monotonic() + 200
     while len(list(folder.rglob("result.json"))) < wanted or not list(folder.rglob("recipe.json")):
         assert time.monotonic() < deadline and sweeping.poll() is None
