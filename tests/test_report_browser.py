@@ -48,7 +48,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("c-plain-0", "ce", 50.25, 3),  # too short to have converged
         (f"{NASTY}-0", "kld", 75.0, 6),
     ):
-        put(folder / name, replace(base, method=method, lr=test / 1000), test, epochs)
+        put(folder / name, replace(base, method=method, lr=test / 1000), test, epochs=epochs)
     write_report(read(folder), folder, folder / "report.html")
     return (folder / "report.html").read_text()
 
