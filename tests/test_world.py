@@ -42,7 +42,7 @@ from scns.teacher import Teacher, load_network
 from scns.world import World
 from world_cases import CASES, Tiny, doubled, gap, pictures, trained
 
-STEPS = 12  # three epochs
+STEPS = 20
 QUICK = ["infonce", "infonce, sharded", "crd", "crd, sharded", "oim", "rkd", "sp", "cka", "ce, unlabelled", "fitnet"]
 CLOSE, SUMS = 1e-9, 1e-6  # of float64 trainings; and of their sums, which are float32
 
