@@ -49,3 +49,28 @@ def test_folded_network_gives_the_same_features(name: str, left: int) -> None:
         for one, other in zip(every(network(images, features=True)), every(quick(images, features=True)), strict=True):
             assert torch.allclose(one, other, rtol=1e-9, atol=1e-9)
     assert norms(network) > left and not quick.training  # the original is untouched
+
+
+class Forked(nn.Module):
+    """Two convolutions: the first one's output goes to a norm and past it, the second one's to a norm alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+        self.norm1, self.norm2, self.fc = nn.BatchNorm2d(4), nn.BatchNorm2d(4), nn.Linear(4, 2)
+
+    def forward(self, images: torch.Tensor, features: bool = False) -> Features:
+        first = self.one(images)
+        last = self.norm2(self.two(self.norm1(first) + first))
+        embedding = last.mean((2, 3))
+        return Features(self.fc(embedding), embedding, (last,), (last,))
+
+
+def test_a_convolution_that_something_else_reads_keeps_its_norm() -> None:
+    torch.manual_seed(0)
+    network, images = Forked(), torch.randn(8, 3, 8, 8)
+    with torch.no_grad():
+        network.train()(images)  # the norms are no longer the identity
+        quick = models.folded(network.eval(), images)
+        assert isinstance(quick.norm1, nn.BatchNorm2d) and isinstance(quick.norm2, nn.Identity)
+        assert torch.allclose(quick(images).logits, network(images).logits, atol=1e-5)
