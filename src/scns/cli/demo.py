@@ -1,6 +1,5 @@
 """`scns demo`: the main job on bundled data."""
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +25,7 @@ def demo(
 
     start = time.perf_counter()
     folder = out / "quick" if quick else out
-    with watching(screen.err, sys.stderr.isatty(), False) as watch:
+    with watching(screen.err, screen.redraws(), False) as watch:
         outcome = demo.run(folder, scale=demo.QUICK if quick else demo.Scale(), say=_say, watch=watch)
     _tell(outcome)
     _say(f"\n{time.perf_counter() - start:.0f} s. Open {outcome.page}: whom each sampler picks, and all of this.")

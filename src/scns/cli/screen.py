@@ -4,15 +4,25 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-_WIDE = 160  # a file or a pipe has no width: do not cut tables to 80 columns there
+_WIDE = 160  # a file or a pipe has no width: do not wrap help and notes at 80 columns there
+_GAP = 2  # blanks between the columns of a table
 
-out = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, soft_wrap=not sys.stdout.isatty())
-err = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE, highlight=False)
+# Without markup: a name such as "[old]/run" is printed as it is.
+out = Console(
+    width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False, soft_wrap=not sys.stdout.isatty()
+)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE, highlight=False, markup=False)
+
+
+def redraws() -> bool:
+    """Whether stderr is a terminal on which a bar can be drawn again and again; others get lines."""
+    return sys.stderr.isatty() and not err.is_dumb_terminal
 
 
 def complain(sentence: str) -> None:
@@ -21,16 +31,38 @@ def complain(sentence: str) -> None:
 
 
 def table(title: str, columns: dict[str, str], rows: list[list[object]]) -> None:
-    """Print a table; `columns` maps a heading to its alignment ("left", "right")."""
+    """Print a table; `columns` maps a heading to its alignment ("left", "right").
+
+    Nothing is ever cut: words wrap on a narrow terminal, numbers do not, and a file or a pipe gets one line a row.
+    """
+    cells = [[str(value) for value in row] for row in rows]
     named = any(heading.strip() for heading in columns)
     shown = Table(
         title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False, show_header=named
     )
-    for heading, justify in columns.items():
-        shown.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for row in rows:
-        shown.add_row(*[str(value) for value in row])
-    out.print(shown)
+    widths = _widths(columns, cells, out.width if sys.stdout.isatty() else None)
+    for (heading, justify), width in zip(columns.items(), widths, strict=True):
+        shown.add_column(heading, justify=justify, width=width)  # type: ignore[arg-type]
+    for row in cells:
+        shown.add_row(*row)
+    shown.width = sum(widths) + _GAP * (len(widths) - 1)
+    out.print(shown, crop=False)
+
+
+def _widths(columns: dict[str, str], cells: list[list[str]], room: int | None) -> list[int]:
+    """The width of each column: that of its longest line or, where there is no room for all, less of the widest."""
+    words, widths = [], []
+    for place, (heading, justify) in enumerate(columns.items()):
+        own = [row[place] for row in cells]
+        whole = own if justify == "right" else [word for cell in own for word in cell.split()]
+        words.append(max(map(cell_len, [*heading.split(), *whole]), default=0))  # the longest of what never breaks
+        widths.append(max(map(cell_len, [heading, *own])))
+    while room is not None and sum(widths) + _GAP * (len(widths) - 1) > room:
+        wide = [place for place, width in enumerate(widths) if width > words[place]]
+        if not wide:
+            break  # the terminal itself breaks the lines
+        widths[max(wide, key=lambda place: widths[place])] -= 1
+    return widths
 
 
 @contextmanager
@@ -44,7 +76,7 @@ def progress(what: str, unit: str = "rows") -> Iterator[Callable[[int, int], Non
         TextColumn(f"{{task.fields[rate]}} {unit}/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=err, transient=True, disable=not redraws()) as bar:
         task = bar.add_task(what, total=None, rate="")
 
         def advance(done: int, total: int) -> None:

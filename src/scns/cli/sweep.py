@@ -1,7 +1,6 @@
 """`scns sweep`: many runs at once, of recipes or of the paper's tables."""
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,7 +97,7 @@ def sweep(
 
             outcomes = sweep_on_ray(jobs, pack=pack, folder=out, address=address, say=_say)
         else:
-            with watching(screen.err, sys.stderr.isatty(), False) as watch:
+            with watching(screen.err, screen.redraws(), False) as watch:
                 outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
     except Stopped as stopped:
         screen.err.print(str(stopped), markup=False, soft_wrap=True)

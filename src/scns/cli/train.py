@@ -105,7 +105,7 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
             _tell(out, read_result(Folder(out)))
         if finished:
             return
-        speaks = watching(screen.err, sys.stderr.isatty(), tensorboard) if world.leads else nullcontext(Watch())
+        speaks = watching(screen.err, screen.redraws(), tensorboard) if world.leads else nullcontext(Watch())
         try:
             with speaks as watch:
                 run = fit(recipe, out, watch=watch)

@@ -1,6 +1,5 @@
 """`scns tune`: search a grid on held-out images."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +37,7 @@ def tune(
     for _, job in jobs(chosen, grid or [], out):
         preflight.check(job.recipe)
     try:
-        with watching(screen.err, sys.stderr.isatty(), False) as watch:
+        with watching(screen.err, screen.redraws(), False) as watch:
             found = search(
                 chosen, grid or [], out, pack=pack, say=lambda line: screen.err.print(line, markup=False), watch=watch
             )

@@ -1,0 +1,51 @@
+"""What the commands print: nothing is cut, whatever the width, and names are printed as they are."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from scns.cli import screen
+
+ROWS: list[list[object]] = [
+    ["infonce", "a sentence of several words that has to wrap", "94.2 ± 1.0"],
+    ["[old]/run", "short", "7"],
+]
+COLUMNS = {"name": "left", "what it is": "left", "test % on average": "right"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, file: io.StringIO, width: int) -> list[str]:
+    monkeypatch.setattr(sys, "stdout", file)
+    monkeypatch.setattr(screen, "out", Console(file=file, width=width, markup=False, force_terminal=False))
+    screen.table("", COLUMNS, ROWS)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width", [10, 30, 45, 200])
+def test_table_shows_every_word_at_every_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    lines = printed(monkeypatch, Terminal(), width)
+    text = " ".join(lines)
+    assert "…" not in text
+    for word in " ".join([*COLUMNS, *(str(cell) for row in ROWS for cell in row)]).split():
+        assert word in text
+    assert any("94.2 ± 1.0" in line for line in lines)  # numbers do not wrap
+    if width >= 45:
+        assert max(map(len, lines)) <= width
+
+
+def test_table_in_a_pipe_is_one_line_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(printed(monkeypatch, io.StringIO(), 20)) == 1 + len(ROWS)  # and the headings
+
+
+@pytest.mark.parametrize(("term", "expected"), [("dumb", False), ("xterm", True)])
+def test_bars_are_for_terminals_that_can_draw_them(monkeypatch: pytest.MonkeyPatch, term: str, expected: bool) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(screen, "err", Console(file=sys.stderr, force_terminal=True))
+    assert screen.redraws() is expected
