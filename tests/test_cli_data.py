@@ -93,6 +93,7 @@ def test_corrupt_images_stop_it_and_skip_bad_goes_on(scns, own: Path) -> None:
         (["info", "cifar10-mini", "--size", "64"], "cifar10-mini has no option 'size'; it takes none."),
         (["info", "cifar10-mini", "--skip-bad"], "cifar10-mini has no option 'skip_bad'"),
         (["info", "folder", "--size", "2"], "The size is 2 pixels"),
+        (["get", "cifar10-mini"], "nothing to fetch for 'cifar10-mini': a cut of CIFAR-10"),
         (["get", "cifar"], "Unknown download 'cifar'; did you mean cifar10 or cifar100?"),
     ],
 )

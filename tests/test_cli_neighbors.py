@@ -82,6 +82,19 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
         (("neighbors", "build", "--embeddings", "no.npy", "--out", "t.safetensors"), "'no.npy' does not exist"),
         (("neighbors", "build", "--embeddings", "both.npz", "--out", "t.safetensors"), "holds x, y; name one"),
         (("neighbors", "build", "--embeddings", "cut.npy", "--out", "t.safetensors"), "cut.npy' cannot be read"),
+        ((*BUILD, "--out", "t.npy"), "'t.npy' must end in .safetensors"),
+        ((*BUILD, "--out", "full.safetensors"), "Is a directory 'full.safetensors'"),  # before the search
+        ((*BUILD, "--out", "x.npy/t.safetensors"), "'x.npy'"),
+        ((*BUILD, "--out", "t.safetensors", "--exclude", "lable"), "did you mean label"),
+        ((*BUILD[:-1], "cud", "--out", "t.safetensors"), "Unknown device 'cud'; use cpu or cuda"),
+        (("neighbors", "build", "--embeddings", "full.safetensors", "--out", "t.safetensors"), "is a folder; give"),
+        (("neighbors", "build", "--embeddings", "text.npy", "--out", "t.safetensors"), "no array of numbers"),
+        (
+            (*BUILD, "--labels", "names.npy", "--out", "t.safetensors"),
+            "'names.npy' holds <U3, not numbers; label names",
+        ),
+        (("neighbors", "info", "full.safetensors"), "is a folder; name the table's file"),
+        (("neighbors", "gallery", "old.safetensors", "--images", "cifar11", "--out", "g.html"), "did you mean cifar10"),
         (("neighbors", "info", "no.safetensors"), "does not exist; build"),
         (("neighbors", "info", "x.npy"), "not a readable safetensors"),
         (("neighbors", "check", "old.safetensors"), "nothing to check"),
@@ -99,6 +112,9 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
 def test_bad_input_is_one_sentence_and_leaves_no_file(scns: Run, folder: Path, words: tuple, message: str) -> None:
     scns(*BUILD, "--out", "old.safetensors")
     (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:200])
+    (folder / "text.npy").write_text("hello")
+    np.save(folder / "names.npy", np.array(["cat"] * 90))
+    (folder / "full.safetensors").mkdir()
     before = sorted(path.name for path in folder.iterdir())
     code, out, err = scns(*words)
     assert code == 2 and out == "" and re.search(message, err), err

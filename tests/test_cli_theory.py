@@ -33,9 +33,9 @@ def test_a_plot_can_be_a_vector_graphic(scns, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--pool", 10, "--top", 20), "k = 20 items cannot be among M = 10"),
-        (("--top", 0), "k is 0"),
-        (("--batch", 0), "b is 0"),
+        (("--pool", 10, "--top", 20), "--top is 20, but an anchor has --pool 10 negatives"),
+        (("--top", 0), "--top is 0"),
+        (("--batch", 0), "--batch is 0"),
         (("--negatives", 0), "--negatives is 0"),
         (("--scale", -1), "--scale is -1"),
         (("--scale", 1e6), "use a smaller one"),

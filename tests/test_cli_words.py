@@ -56,6 +56,12 @@ def test_own_vectors_and_missing_words(scns, tmp_path: Path) -> None:
     assert "left out: hot dog (hot), zebra (zebra)" in ran.err
 
 
+def test_few_classes_of_ones_own_have_few_neighbours(scns, tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("cat\ndog\nship\n")
+    ran = scns("words", "nearest", tmp_path / "labels.txt")
+    assert ran.code == 0 and "nearest 2" in ran.out and "nearest 3" not in ran.out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import disk_of
-from scns.files import atomic
+from scns.files import atomic, check_writable
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
@@ -69,3 +69,16 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
         temporary.write_text("")
     modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "atomic")}
     assert modes["plain"] == modes["atomic"]
+
+
+def test_what_cannot_be_written_is_said_of_the_file_itself(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "folder", tmp_path / "file" / "below"):
+        with pytest.raises(OSError, match=path.parts[-1] if path.is_dir() else "file"):
+            check_writable(path)
+    check_writable(tmp_path / "new" / "table.bin")
+    assert os.listdir(tmp_path / "new") == []
+    with pytest.raises(OSError) as caught, atomic("/proc/table.bin"):
+        pass
+    assert caught.value.filename == "/proc/table.bin"

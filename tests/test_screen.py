@@ -1,12 +1,17 @@
 """What the commands print: nothing is cut, whatever the width, and names are printed as they are."""
 
 import io
+import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
+from typer.main import get_command
 
-from scns.cli import screen
+from scns.cli import app, screen
 
 ROWS: list[list[object]] = [
     ["infonce", "a sentence of several words that has to wrap", "94.2 ± 1.0"],
@@ -49,3 +54,24 @@ def test_bars_are_for_terminals_that_can_draw_them(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(screen, "err", Console(file=sys.stderr, force_terminal=True))
     assert screen.redraws() is expected
+
+
+def commands(group: typer.core.TyperGroup, name: str = "scns") -> Iterator[tuple[str, Any]]:
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+def test_help_of_every_command_is_shown_whole() -> None:
+    unescaped = re.compile(r"(?<!\\)\[\w")  # rich takes "[rows, dim]" for a style and leaves it out
+    for name, command in commands(get_command(app)):
+        for words in (command.help, *(getattr(option, "help", None) for option in command.params)):
+            assert not unescaped.search(words or ""), f"{name}: {words}"
+
+
+def test_help_of_every_command_with_arguments_has_a_line_to_copy() -> None:
+    for name, command in commands(get_command(app)):
+        if len(command.params) > 0:
+            assert "scns " in command.help, name

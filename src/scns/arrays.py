@@ -23,21 +23,24 @@ def load_array(path: str | Path, key: str | None = None) -> Tensor:
     file = Path(text)
     if not file.exists():
         raise InputError(f"'{file}' does not exist; give a .npy, .npz or .safetensors file.")
+    if file.is_dir():
+        raise InputError(f"'{file}' is a folder; give a .npy, .npz or .safetensors file.")
     if file.name.endswith(".index.json"):
         return torch.cat(load_pieces(file))
     try:
         if file.suffix == ".npy":
-            return _tensor(np.load(file, mmap_mode="c", allow_pickle=False))  # private pages: never written back
+            return _tensor(np.load(file, mmap_mode="c", allow_pickle=False), file)  # private pages: never written back
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as arrays:
-                return _tensor(arrays[_one_of(list(arrays), key, file)])
+                return _tensor(arrays[_one_of(list(arrays), key, file)], file)
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as tensors:
                 return tensors.get_tensor(_one_of(list(tensors.keys()), key, file))
     except (ValueError, EOFError, OSError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"'{file}' cannot be read ({error}): cut short or of another kind.") from None
+        why = "no array of numbers" if "pickle" in str(error) else error  # numpy would advise to load it unsafely
+        raise InputError(f"'{file}' cannot be read ({why}): cut short or of another kind.") from None
     raise InputError(f"'{file}' has the ending '{file.suffix}'; give a .npy, .npz or .safetensors file.")
 
 
@@ -110,9 +113,12 @@ def _one_of(keys: list[str], key: str | None, file: Path) -> str:
     return key
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def _tensor(array: np.ndarray, file: Path) -> Tensor:
     if array.dtype.kind not in "fiub":
-        raise InputError(f"An array of {array.dtype} is not numbers.")
+        raise InputError(
+            f"'{file}' holds {array.dtype}, not numbers; label names become numbers by "
+            "numpy.unique(names, return_inverse=True)[1]."
+        )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(array) if not array.flags["C_CONTIGUOUS"] else array)

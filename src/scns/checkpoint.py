@@ -82,7 +82,9 @@ class Folder:
         try:
             values = json.loads((self.path / "recipe.json").read_text())
         except FileNotFoundError:
-            raise InputError(f"'{self.path}' is no run folder: it has no recipe.json.") from None
+            raise InputError(
+                f"'{self.path}' is no run folder: it has no recipe.json; `scns runs` lists those in runs/."
+            ) from None
         except ValueError as error:
             raise InputError(f"'{self.path / 'recipe.json'}' cannot be read: {error}.") from None
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)

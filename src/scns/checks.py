@@ -20,7 +20,7 @@ def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None, 
     global _warned_float64
     given = torch.as_tensor(embeddings)
     if given.dim() != 2 or 0 in given.shape:
-        raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(given.shape)}.")
+        raise InputError(f"Embeddings must be [rows, dim], neither 0, but these are {tuple(given.shape)}.")
     if not given.is_floating_point():
         raise InputError(f"Embeddings must be floating point, but these are {given.dtype}; convert them with .float().")
     if given.dtype == torch.float64 and not _warned_float64:
@@ -29,6 +29,19 @@ def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None, 
     rows = given.detach().to(device=device or given.device, dtype=torch.float32)
     _check_norms(torch.linalg.vector_norm(rows, dim=1), zero_rows)
     return rows
+
+
+def place(device: torch.device | str | None) -> torch.device | None:
+    """The device of that name, which torch must have; None for None."""
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise InputError(f"Unknown device '{device}'; use cpu or cuda.") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device={device} was asked for, but torch sees no CUDA device; use device=cpu.")
+    return found
 
 
 def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray], *, zero_rows: bool = False) -> list[Tensor]:
@@ -71,9 +84,9 @@ def marks(values: Tensor | np.ndarray | None, count: int, what: str, device: tor
         return None
     given = torch.as_tensor(values)
     if given.dim() != 1 or len(given) != count:
-        raise InputError(f"{count} embeddings need {count} {what}, but there are {tuple(given.shape)}.")
+        raise InputError(f"{count} embeddings need {count} {what}, but their shape is {tuple(given.shape)}.")
     if given.is_floating_point() or given.dtype == torch.bool:
-        raise InputError(f"The {what} must be integers, but they are {given.dtype}.")
+        raise InputError(f"The {what} must be integers, but they are {given.dtype}; convert them with .long().")
     if count and int(given.min()) < -1:
         raise InputError(f"The {what} must be -1 (none) or larger, but one is {int(given.min())}.")
     return given.to(device=device, dtype=torch.int64)

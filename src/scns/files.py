@@ -1,5 +1,6 @@
 """Writing files so that a reader sees the old content, the new content, or nothing, but never a part."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +12,7 @@ from pathlib import Path
 def atomic(path: str | Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; renamed to `path` when the block ends, removed when it fails."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _beside(target)
     try:
         yield temporary
         with open(temporary, "rb") as written:
@@ -23,6 +21,25 @@ def atomic(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise OSError where `path` could not be written: before long work, not after it."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    _beside(target).unlink()
+
+
+def _beside(target: Path) -> Path:
+    """A new, empty file beside the target; an error names the target, which a person knows."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(target)) from None
+    os.close(handle)
+    return Path(name)
 
 
 def shard_path(path: str | Path, part: int, parts: int) -> Path:

@@ -74,6 +74,7 @@ class NeighborTable:
         searches them in blocks that take no more than that on `device`; the table is the same, on the host. `tell` gets
         a sentence with the bytes before they are allocated.
         """
+        device = checks.place(device)
         if memory is not None or isinstance(embeddings, Sequence):
             if backend != "exact":
                 raise InputError(f"Only backend='exact' searches in blocks, not '{backend}'; leave memory= out.")
@@ -301,6 +302,8 @@ class NeighborTable:
             return _joined([cls.load(shard) for shard in tableshards.read_index(path)])
         if not path.exists():
             raise InputError(f"'{path}' does not exist; build a table with: scns neighbors build.")
+        if path.is_dir():
+            raise InputError(f"'{path}' is a folder; name the table's file in it.")
         try:
             with safe_open(path, framework="pt") as file:
                 told = file.metadata() or {}
@@ -459,8 +462,8 @@ def _check_k(k: int, data: search.Layout) -> None:
         )
     if not 1 <= k <= smallest or k != int(k):
         raise InputError(
-            f"k={k} is impossible: the smallest row has {smallest} candidates, so k must be a whole number from 1 to "
-            f"{smallest}."
+            f"k={k} is impossible: some row has only {smallest} candidates, so k must be a whole number from 1 to "
+            f"{smallest} (in a recipe: --set method.k={smallest})."
         )
 
 

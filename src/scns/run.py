@@ -327,6 +327,10 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
     train = datasets.load(recipe.data, recipe.root, "train", **options)
     test = datasets.load(recipe.data, recipe.root, "test", **options)
     seed = recipe.order_seed
+    if recipe.subset > len(train):
+        raise InputError(
+            f"subset={recipe.subset} is more than the {len(train):,} training images; leave it out for all."
+        )
     host, note = _on_host(recipe, train, test, device)
     if host:
         train, test = train.on_host(), test.on_host()

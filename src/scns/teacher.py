@@ -103,7 +103,9 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
     elif path.is_dir():
         recipe = path / "recipe.json"
         if not recipe.exists() or not (path / "model.safetensors").exists():
-            raise InputError(f"'{path}' is no finished run: it needs recipe.json and model.safetensors.")
+            raise InputError(
+                f"'{path}' is no finished run: it needs recipe.json and model.safetensors; train it to its end."
+            )
         taught = json.loads(recipe.read_text())
         network, size, path = taught["student"], int(taught.get("input_size", 0)), path / "model.safetensors"
     elif not path.exists():

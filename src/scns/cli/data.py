@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scns.cli import screen
+from scns.errors import InputError
 
 if TYPE_CHECKING:
     from scns.data import Images
@@ -34,9 +35,14 @@ def get(
     name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tiny-imagenet-200.", show_default=False)],
     root: Annotated[Path, typer.Option(help="The folder that will hold the data set's own folder.")] = Path("data"),
 ) -> None:
-    """Download a data set, check it and unpack it; a broken download goes on where it stopped."""
-    from scns import download
+    """Download a data set, check it and unpack it; a broken download goes on where it stopped.
 
+    Example: scns data get cifar100 --root data
+    """
+    from scns import datasets, download
+
+    if name in datasets.names() and name not in download.ARCHIVES:
+        raise InputError(f"There is nothing to fetch for '{name}': {datasets.describe(name)}.")
     archive = download.find(name)
     folder = root.expanduser() / archive.folder
     if folder.exists():
@@ -59,9 +65,14 @@ def info(
     root: Annotated[Path, typer.Option(help="The folder that holds the data set's own folder.")] = Path("data"),
     sheet: Annotated[Path | None, typer.Option(help="Write a picture of every class's first images here.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave corrupt image files out.")] = False,
-    size: Annotated[int | None, typer.Option(help="Pixels a side, for your own images (`folder`): 32.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Pixels a side, for your own images (`folder`); by default 32.")
+    ] = None,
 ) -> None:
-    """Show a data set's counts, classes, image size, mean and standard deviation."""
+    """Show a data set's counts, classes, image size, mean and standard deviation.
+
+    Example: scns data info folder --root PICTURES --sheet sheet.png
+    """
     options: dict[str, object] = {}
     if skip_bad:
         options["skip_bad"] = True
@@ -88,9 +99,14 @@ def pack(
     out: Annotated[Path, typer.Option(help="The folder to write train/*.tar and test/*.tar to.", show_default=False)],
     root: Annotated[Path, typer.Option(help="The folder that holds the data set's own folder.")] = Path("data"),
     each: Annotated[int, typer.Option(help="Images in a shard.")] = 1000,
-    size: Annotated[int | None, typer.Option(help="Pixels a side, for your own images (`folder`): 32.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Pixels a side, for your own images (`folder`); by default 32.")
+    ] = None,
 ) -> None:
-    """Write a data set as tar shards (webdataset): train on them with --set data=shards --set root=OUT."""
+    """Write a data set as tar shards (webdataset): train on them with --set data=shards --set root=OUT.
+
+    Example: scns data pack cifar10-mini --out shards
+    """
     from scns.datasets._pack import pack as write
 
     for split in ("train", "test"):

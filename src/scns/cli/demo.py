@@ -19,7 +19,10 @@ def demo(
     ),
     quick: Annotated[bool, typer.Option("--quick", help="In 40 seconds: three students, fewer epochs.")] = False,
 ) -> None:
-    """See it work on bundled data: a teacher, few labels, chosen negatives. Two to three minutes, no download."""
+    """See it work on bundled data: a teacher, few labels, chosen negatives. Two to three minutes, no download.
+
+    Example: scns demo --quick. Then open scns-demo/quick/report.html
+    """
     from scns import demo
     from scns.watch import watching
 

@@ -25,7 +25,10 @@ def figures(
     formats: Annotated[str, typer.Option("--format", help="png, svg or pdf, separated by commas.")] = "png,svg",
     only: Annotated[str | None, typer.Option(help=f"Some of them, separated by commas: {', '.join(_NAMES)}.")] = None,
 ) -> None:
-    """Draw the paper's seven figures, from its numbers or from runs; what runs lack is said, with what to train."""
+    """Draw the paper's seven figures, from its numbers or from runs; what runs lack is said, with what to train.
+
+    Example: scns figures --out figures --source both --runs runs --only classes,sphere
+    """
     from scns import plots
 
     endings, wanted = _listed(formats), _listed(only) if only else list(_NAMES)

@@ -43,7 +43,10 @@ def table(context: typer.Context) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="A method: see `scns methods`.", show_default=False)],
 ) -> None:
-    """Print a method's equation, arguments and presets."""
+    """Print a method's equation, arguments and presets.
+
+    Example: scns methods show crd. Then: scns train mini-kld --set method=crd --set method.tau=0.1
+    """
     from scns import methods
 
     module = methods.module(name)

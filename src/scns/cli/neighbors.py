@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scns.cli import screen
-from scns.errors import InputError
+from scns.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,14 +19,22 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Build, inspect and sample neighbour tables.", no_args_is_help=True)
 
 Table = Annotated[Path, typer.Argument(help="A table (.safetensors) or the index of its shards (.index.json).")]
-Embeddings = Annotated[str | None, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors, \\[rows, dim].")]
-Labels = Annotated[str | None, typer.Option(help="Integer labels of the rows, same formats; -1 = unlabelled.")]
+Embeddings = Annotated[str | None, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors: float \\[rows, dim].")]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        help="Integer labels \\[rows], same formats; -1 = unlabelled. Without them only the row itself is left out."
+    ),
+]
 Scale = Annotated[float, typer.Option(help="P = softmax(scale * cosine); 0 draws uniformly from the neighbours.")]
+
+
+_EXCLUDE = ("label", "self", "none")
 
 
 @app.command()
 def build(
-    embeddings: Annotated[str, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors, \\[rows, dim].")],
+    embeddings: Annotated[str, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors: float \\[rows, dim].")],
     out: Annotated[Path, typer.Option(help="Where to write the table (.safetensors).")],
     labels: Labels = None,
     k: Annotated[int, typer.Option("-k", help="Neighbours to keep for every row.")] = 500,
@@ -54,13 +62,21 @@ def build(
 ) -> None:
     """Build a table of the top-k most similar rows, the own class left out.
 
+    Example: scns neighbors build --embeddings x.npy --labels y.npy -k 100 --out table.safetensors
+
     Under torchrun every rank builds its parts: torchrun --nproc-per-node 4 -m scns neighbors build ...
     """
     from scns import ranks
     from scns.arrays import load_array, load_pieces
+    from scns.files import check_writable
 
     if k < 1:
         raise InputError(f"k={k} must be at least 1.")
+    if exclude not in _EXCLUDE:
+        raise unknown("value of --exclude", exclude, _EXCLUDE)
+    if out.suffix != ".safetensors":
+        raise InputError(f"'{out}' must end in .safetensors, the format of tables.")
+    check_writable(out)
     pieces = load_pieces(embeddings)
     rank, world = ranks.of_torchrun()
     told = screen.out.print if rank == 0 else None
@@ -156,7 +172,10 @@ def _merge_if_finished(out: Path, parts: int) -> None:
 
 @app.command()
 def info(table: Table, scale: Scale = 5.0) -> None:
-    """Describe a table: where it comes from, scores, hubs, how many negatives it amounts to."""
+    """Describe a table: where it comes from, scores, hubs, how many negatives it amounts to.
+
+    Example: scns neighbors info table.safetensors
+    """
     from scns.neighbors import NeighborTable
 
     _describe(NeighborTable.load(table), str(table), scale)
@@ -164,7 +183,10 @@ def info(table: Table, scale: Scale = 5.0) -> None:
 
 @app.command()
 def check(table: Table, embeddings: Embeddings = None, labels: Labels = None) -> None:
-    """Make sure that a table belongs to these embeddings and labels."""
+    """Make sure that a table belongs to these embeddings and labels.
+
+    Example: scns neighbors check table.safetensors --embeddings x.npy --labels y.npy
+    """
     from scns.arrays import load_array, load_pieces
     from scns.neighbors import NeighborTable
 
@@ -188,7 +210,10 @@ def sample(
     distinct: Annotated[bool, typer.Option(help="Without repetition.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the indices as .npy instead of printing them.")] = None,
 ) -> None:
-    """Draw negatives from a table."""
+    """Draw negatives from a table.
+
+    Example: scns neighbors sample table.safetensors --anchors 0,7 --num 16
+    """
     import numpy as np
     import torch
 
@@ -213,7 +238,10 @@ def merge(
     shards: Annotated[list[Path], typer.Argument(help="All shards of one table.")],
     out: Annotated[Path, typer.Option(help="An index to write (*.index.json), or one file (*.safetensors).")],
 ) -> None:
-    """Make one table of shards: checks that they belong together and writes an index, or one file."""
+    """Make one table of shards: checks that they belong together and writes an index, or one file.
+
+    Example: scns neighbors merge table-*-of-*.safetensors --out whole.safetensors
+    """
     from scns.neighbors import merge as merge_shards
 
     rows = merge_shards(list(shards), out)
@@ -234,12 +262,17 @@ def gallery(
     scale: Scale = 5.0,
     seed: Annotated[int, typer.Option(help="Chooses anchors and draws.")] = 0,
 ) -> None:
-    """Show anchors with their nearest, drawn and uniform negatives on one page."""
+    """Show anchors with their nearest, drawn and uniform negatives on one page.
+
+    Example: scns neighbors gallery scns-demo/neighbors.safetensors --images cifar10-mini --out gallery.html
+    """
     from scns import draws
+    from scns.files import check_writable
     from scns.gallery import write_gallery
 
     if anchors < 1 or num < 1:
         raise InputError(f"A gallery needs at least 1 anchor and 1 negative, not {anchors} and {num}.")
+    check_writable(out)
     loaded, pixels, labels, words = _pictures(table, images, root, names)
     chosen = draws.permutation(len(loaded), seed, draws.SPLIT)[:anchors]
     shown = _rows_of_gallery(loaded, labels, chosen, min(num, loaded.info.k), scale, seed)
@@ -264,6 +297,8 @@ def _pictures(
             data.labels if labels is None else labels,
             words or list(data.names),
         )
+    elif not Path(images).suffix:
+        raise unknown("data set", images, datasets.names())
     else:
         pixels = load_array(images)
         if pixels.dim() == 4 and pixels.shape[1] != 3 and pixels.shape[3] == 3:
@@ -298,15 +333,17 @@ def _rows_of_gallery(
 
 
 def _describe(table: "NeighborTable", title: str, scale: float | None) -> None:
+    from scns.room import shown
+
     told = {**table.describe(scale)}
     info = table.info
     rows: list[list[object]] = [
-        ["built from", f"{info.corpus_rows} x {info.dim} embeddings {info.embeddings_sha256[:12]}"]
+        ["built from", f"{info.corpus_rows:,} x {info.dim} embeddings {info.embeddings_sha256[:12]}"]
     ]
     rows += [["excluded", info.exclude or "nothing"], ["backend", f"{info.backend}, recall {info.recall:.4f}"]]
     rows += [[name, value] for name, value in (("filters", info.filters), ("source", info.source)) if value]
     rows += [[name, _shown(value)] for name, value in told.items()]
-    rows.append(["bytes", f"{table.indices.numel() * 6 / 1e6:,.1f} MB"])
+    rows.append(["bytes", shown(table.indices.numel() * 6)])
     screen.table(title, {"": "left", " ": "left"}, rows)
 
 

@@ -15,7 +15,10 @@ def report(
         bool, typer.Option(help="Show whom each sampler picks, for runs on the images that come with scns.")
     ] = True,
 ) -> None:
-    """Write one page about many runs: ours beside the paper, curves, negatives, and how to repeat each run."""
+    """Write one page about many runs: ours beside the paper, curves, negatives, and how to repeat each run.
+
+    Example: scns report runs --out report.html
+    """
     from scns.report.page import write_report
     from scns.results import read
 

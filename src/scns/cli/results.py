@@ -18,7 +18,10 @@ def results(
     csv: Annotated[Path | None, typer.Option(help="Also write the table to this CSV file.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Also write table and claims to this JSON.")] = None,
 ) -> None:
-    """Average runs over their seeds: test accuracy after the last epoch, beside the paper's, and its claims."""
+    """Average runs over their seeds: test accuracy after the last epoch, beside the paper's, and its claims.
+
+    Example: scns results runs --csv results.csv
+    """
     from dataclasses import asdict
 
     from scns.claims import claims

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scns.cli import screen
-from scns.errors import InputError
+from scns.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from scns.recipe import Recipe
@@ -18,7 +18,10 @@ def recipes(
         str | None, typer.Argument(help="A recipe or a cell, to print as TOML; or a table.", show_default=False)
     ] = None,
 ) -> None:
-    """List the named recipes and the paper's tables, the cells of a table, or print one recipe as TOML."""
+    """List the named recipes and the paper's tables, the cells of a table, or print one recipe as TOML.
+
+    Example, a recipe of your own: scns recipes mini-ce > mine.toml, change it, scns train mine.toml
+    """
     from scns import recipes, tables
 
     if name is None:
@@ -30,6 +33,8 @@ def recipes(
         told = [f"{tables.TABLES[cell.table]}: {cell.row.title}, {cell.column.slug}", f"Command: scns train {name}"]
         told += [f"Teacher: scns train {cell.teacher}"] if cell.teacher else []
         _print_toml([*told, *([f"Note: {cell.notes}"] if cell.notes else [])], cell.recipe)
+    elif name not in recipes.names():
+        raise unknown("recipe or table", name, [*recipes.names(), *tables.TABLES])
     else:
         _print_toml(recipes.about(name).splitlines(), recipes.named(name))
 
@@ -87,7 +92,10 @@ def _networks(cell: "Cell") -> str:
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("runs"),
 ) -> None:
-    """List the runs in a folder: what was trained, how far, how well."""
+    """List the runs in a folder: what was trained, how far, how well.
+
+    Example: scns runs runs
+    """
     from scns.runs import find
 
     if not folder.is_dir():

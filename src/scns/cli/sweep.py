@@ -24,12 +24,17 @@ def sweep(
         typer.Argument(help="Names (see `scns recipes`), .toml and .json files, or tables of the paper: t1, t2, t3."),
     ],
     out: Annotated[Path, typer.Option(help="The folder for all runs.")] = Path("runs"),
-    rows: Annotated[str, typer.Option(help="Of a table: patterns such as 'instance*,kld'; all printed ones.")] = "",
-    columns: Annotated[str, typer.Option(help="Of a table: patterns such as 'resnet110-*'; all printed ones.")] = "",
+    rows: Annotated[
+        str, typer.Option(help="Of a table: patterns such as 'instance*,kld'; by default all that the paper prints.")
+    ] = "",
+    columns: Annotated[
+        str, typer.Option(help="Of a table: patterns such as 'resnet110-*'; by default all that the paper prints.")
+    ] = "",
     seeds: Annotated[int, typer.Option(help="Runs of each recipe, with seeds 0, 1, 2, ...")] = 1,
     pack: Annotated[int, typer.Option(help="Runs at once on one device.")] = 8,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every recipe.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every recipe, such as --set lr=0.1."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs; a table's learning rate drops move with them.")] = None,
     subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
@@ -52,6 +57,8 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would run.")] = False,
 ) -> None:
     """Run several recipes and seeds, packed on one device; started again, it goes on where it stopped.
+
+    Example: scns sweep mini-ce mini-class mini-uniform --seeds 3
 
     A table of the paper is its cells and, first, their teachers: scns sweep t3 --rows 'instance*,kld' --columns
     resnet110-resnet20 --seeds 3. Cells have names too: scns sweep t3/kld/resnet110-resnet20
@@ -177,7 +184,7 @@ def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> No
         return
     shown = f"about {time:,.1f} hours" if time >= 0.1 else f"about {60 * time:.0f} min" if time > 1 / 60 else "seconds"
     slow = local and any(choose_device(job.recipe).type == "cpu" for job in jobs)
-    here = "unknown on this CPU; " if slow else ""
+    here = "how long on this CPU is not known, " if slow else ""
     screen.out.print(f"{left}; {here}{shown} on one H200, packed by {pack} (scaled by MFLOPs, give or take 2x).")
 
 

@@ -43,10 +43,19 @@ def draws(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the coverage curves to this .png, .pdf or .svg.")] = None,
 ) -> None:
-    """Draws, batches and epochs until an anchor has met all of its nearest negatives: uniform against conditioned."""
+    """Draws, batches and epochs until an anchor has met all of its nearest negatives: uniform against conditioned.
+
+    Example: scns theory draws --pool 49500 --top 500 --batch 64
+    """
     from scns import plots
     from scns.errors import InputError
 
+    if pool < 1:
+        raise InputError(f"--pool is {pool}, but an anchor needs at least 1 negative.")
+    if not 1 <= top <= pool:
+        raise InputError(f"--top is {top}, but an anchor has --pool {pool} negatives; give a --top from 1 to {pool}.")
+    if batch < 1:
+        raise InputError(f"--batch is {batch}, but a batch has at least 1 draw.")
     if negatives < 1:
         raise InputError(f"--negatives is {negatives}, but an epoch has at least 1 draw.")
     if plot:

@@ -30,16 +30,25 @@ def train(
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key; method.KEY is an argument of the method."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a key of the recipe (`scns recipes NAME` lists them) or, as method.KEY, of its method.",
+        ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Epochs; the learning rate drops of a table's cell move along.")
+        int | None,
+        typer.Option(help="Epochs, the recipe's by default; the learning rate drops of a table's cell move along."),
     ] = None,
     subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, order, crops and negatives.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of weights, order, crops and negatives; by default the recipe's, 0.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE-SEED by default.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="tf32, fp32 or bf16.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto (CUDA where there is one), cpu or cuda; by default the recipe's.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="tf32, fp32 or bf16; by default the recipe's.")] = None,
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the whole step: a minute first, then up to twice as fast.")
     ] = False,
@@ -149,7 +158,10 @@ def _tell(out: Path, result: dict[str, Any]) -> None:
 
 
 def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None:
-    """Measure a run's student on the test images."""
+    """Measure a run's student on the test images.
+
+    Example: scns eval runs/first
+    """
     from scns import runs
     from scns.run import backends
 
@@ -174,13 +186,19 @@ def embed(
 ) -> None:
     r"""Write a student's pooled embeddings of a data set, float32 \[images, width].
 
+    Example: scns embed runs/first --out x.npy --labels y.npy
+
     Under torchrun every rank writes its row shards: torchrun --nproc-per-node 4 -m scns embed RUN --out x.safetensors
     """
     from scns import ranks, runs
+    from scns.files import check_writable
 
     rank, world = ranks.of_torchrun()
     parts = world if shards is None and world > 1 else shards or 0
     _check_names(out, labels, parts, world)
+    for path in (out, labels):
+        if path is not None:
+            check_writable(path)
     recipe, _, student = _student(run, device)
     images = runs.load_images(recipe, data, root, split)
     if labels is not None and rank == 0:
@@ -238,7 +256,10 @@ def export(
     run: RunFolder,
     to: Annotated[Path, typer.Option(help="student.safetensors, student.pt2 or student.onnx.", show_default=False)],
 ) -> None:
-    """Write a student for plain torch or ONNX: no scns is needed to use it."""
+    """Write a student: a program for plain torch (.pt2) or ONNX, which needs no scns, or its weights (.safetensors).
+
+    Example: scns export runs/first --to student.pt2
+    """
     from scns.export import check_ending
     from scns.export import export as write
     from scns.runs import load_student
@@ -247,7 +268,8 @@ def export(
     student = load_student(run)
     write(student, to)
     how = {
-        ".safetensors": f"network.load_state_dict(safetensors.torch.load_file('{to}'))",
+        ".safetensors": f"network = scns.models.build('{student.name}', {len(student.classes)}); "
+        f"network.load_state_dict(safetensors.torch.load_file('{to}'))",
         ".pt2": f"logits = torch.export.load('{to}').module()(images)",
         ".onnx": f"logits = onnxruntime.InferenceSession('{to}').run(None, {{'images': images}})",
     }

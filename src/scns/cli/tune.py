@@ -16,9 +16,10 @@ def tune(
     ],
     grid: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE,...; several make all combinations.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every run.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every run, such as --set lr=0.1."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs; the same as --set epochs=N.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of every run; the recipe's by default.")] = None,
     subset: Annotated[int | None, typer.Option(help="Training images to use; all by default.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for all runs.")] = Path("runs/tune"),
     pack: Annotated[int, typer.Option(help="Runs at once on one device.")] = 8,

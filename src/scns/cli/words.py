@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Which classes their names call alike.", no_args_is_help=True)
 
+_NEAREST = 4  # classes beside each: what a terminal of 80 columns holds
 _SHOWN = 26  # classes in a figure that stays readable
 # CIFAR-100's figure: the trees, people and vehicles that the paper speaks of, and some animals.
 _CIFAR100 = (
@@ -47,7 +48,10 @@ def heatmap(
     root: Root = None,
     on_missing: OnMissing = "error",
 ) -> None:
-    """Draw the class-similarity figure: cosine and sampling probability side by side."""
+    """Draw the class-similarity figure: cosine and sampling probability side by side.
+
+    Example: scns words heatmap cifar10 --out classes.png
+    """
     from scns import plots, words
     from scns.errors import InputError
 
@@ -74,16 +78,20 @@ def heatmap(
 @app.command()
 def nearest(
     name: Name,
-    top: Annotated[int, typer.Option(help="Nearest classes to list.")] = 4,
+    top: Annotated[int | None, typer.Option(help="Nearest classes to list; 4, or all where there are fewer.")] = None,
     source: Source = "glove",
     root: Root = None,
     on_missing: OnMissing = "error",
 ) -> None:
-    """List the classes nearest to each class, with their cosines."""
+    """List the classes nearest to each class, with their cosines.
+
+    Example, of your own classes, a name a line: scns words nearest labels.txt
+    """
     from scns import words
     from scns.errors import InputError
 
     names = _names(name, root)
+    top = min(_NEAREST, len(names) - 1) if top is None else top
     if not 1 <= top < len(names):
         raise InputError(f"--top is {top}, but {len(names)} classes have 1 to {len(names) - 1} others.")
     cosine = words.class_cosines(_vectors(names, source, on_missing)).fill_diagonal_(-2.0)  # below every cosine
