@@ -185,7 +185,7 @@ def test_pictures_of_the_bundled_images() -> None:
     assert sum("suspected" in str(each["alt"]) for each in pictures) == shown.count(" ?</b>") > 0
     assert "best negative above own class" in shown and "Which classes are alike" in shown
     alone = gallery(images)
-    assert "Instance-level negatives need a run" in alone and "cosines" not in alone
+    assert "Instance-level negatives need a run" in alone and "numbers are cosines" not in alone
 
 
 def test_a_run_on_bundled_images_has_pictures_unless_unwanted(tmp_path: Path) -> None:
@@ -193,6 +193,21 @@ def test_a_run_on_bundled_images_has_pictures_unless_unwanted(tmp_path: Path) ->
     found = read(tmp_path)
     assert "Whom each sampler picks" in page(found, tmp_path)
     assert "<img" not in page(found, tmp_path, gallery=False)
+
+
+def test_one_evaluation_makes_no_chart(tmp_path: Path) -> None:
+    put(tmp_path / "short-0", replace(TINY, epochs=1), 50, epochs=1)
+    assert "<h3>Convergence" not in page(read(tmp_path), tmp_path)
+    put(tmp_path / "long-0", replace(TINY, epochs=2, lr=0.1), 50, epochs=2)
+    shown = page(read(tmp_path), tmp_path)
+    assert "<h3>Convergence" in shown and shown.count('class="curve ') == 1
+
+
+def test_the_foot_names_the_folder_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(Path("my runs/today/short-0"), TINY, 50)
+    folder = Path("my runs/today")
+    assert "it repeats with: scns report &#x27;my runs/today&#x27;<" in page(read(folder), folder)
 
 
 def test_a_story_opens_the_page(tmp_path: Path) -> None:
@@ -207,6 +222,7 @@ def test_a_story_opens_the_page(tmp_path: Path) -> None:
         picked=[NASTY],
         chance=NASTY,
         following=f"scns {NASTY}",
+        command=f"scns {NASTY}",
     )
     text = page(read(tmp_path), tmp_path, opening=opening)
     assert not Outline(text).open and "<script>alert" not in text and text.count("<script>") == 1

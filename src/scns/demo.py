@@ -62,6 +62,7 @@ class Scale:
     spread: tuple[float, float] = (1.4, 0.8)
     quantile: float = 2.23  # Student's, 95 %, for the 10 degrees of freedom of that spread: 5 students x (3 - 1) seeds
     students: tuple[str, ...] = tuple(STUDENTS)
+    command: str = "scns demo"
 
     @property
     def seeds(self) -> tuple[float, float]:
@@ -85,6 +86,7 @@ QUICK = Scale(
     spread=(2.3, 0.7),
     quantile=2.45,  # 6 degrees of freedom
     students=("labels", "answers", "instance"),
+    command="scns demo --quick",
 )
 
 
@@ -113,12 +115,13 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
     images, test = datasets.load("cifar10-mini"), datasets.load("cifar10-mini", split="test")
     if scale.subset:
         images = images.split(scale.subset / len(images))[1]  # the same as the recipes': seed 0
+    everything = len(test)
     if scale.test:
         test = test.split(scale.test / len(test))[1]
     recipe = _recipe("answers", scale)
     teacher = shelf.teacher(recipe)
     assert teacher is not None
-    about = _about(images, test, teacher)
+    about = _about(images, test, everything, teacher)
     say(f"1/4  {about}")
     teacher.cache(shelf.data(recipe).train, ("logits",))
     assert teacher.logits is not None and teacher.embeddings is not None
@@ -151,7 +154,14 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
 
     say("4/4  The page.")
     opening = Opening(
-        "Few labels, one teacher, chosen negatives", about, networks, changes, picked, scale.chance, FOLLOWING
+        "Few labels, one teacher, chosen negatives",
+        about,
+        networks,
+        changes,
+        picked,
+        scale.chance,
+        FOLLOWING,
+        scale.command,
     )
     source = Source("the teacher", teacher.embeddings)
     write_report(read(out), out, out / "report.html", source=source, opening=opening)
@@ -165,11 +175,12 @@ def _recipe(name: str, scale: Scale) -> Recipe:
     return replace(recipe, epochs=scale.epochs, subset=scale.subset, evaluate_every=-(-scale.epochs // scale.looks))
 
 
-def _about(images: Images, test: Images, teacher: Teacher) -> str:
+def _about(images: Images, test: Images, everything: int, teacher: Teacher) -> str:
     weights, small = models.parameters(teacher.network), models.parameters(models.build("resnet8", images.classes))
+    some = "" if len(test) == everything else f" (of {everything:,}, which the log and the table of runs are about)"
     return (
-        f"{len(images):,} bundled images of CIFAR-10, of which 250 keep their label, and {len(test):,} to test on; the "
-        f"teacher is a bundled wrn-16-2 with {weights:,} weights, the students are resnet8 with {small:,}."
+        f"{len(images):,} bundled images of CIFAR-10, of which 250 keep their label, and {len(test):,} to test on"
+        f"{some}; the teacher is a bundled wrn-16-2 with {weights:,} weights, the students are resnet8 with {small:,}."
     )
 
 

@@ -6,6 +6,17 @@ from dataclasses import dataclass, fields
 from scns import __version__
 
 FORMAT = "scns-neighbor-table"
+MEANING = {  # of the numbers of `NeighborTable.describe`
+    "kept share": "of the rows x k places, those that hold a neighbour",
+    "rows short of k": "rows with fewer than k neighbours",
+    "empty rows": "rows without any",
+    "score quantiles": "cosines of rows with their neighbours",
+    "largest in-degree / mean": "in how many lists the most listed row is, over the average: far above 1 is a hub",
+    "in-degree skewness": "0 where rows are listed about equally often; large where a few are in very many lists",
+    "never a neighbour": "share of rows that are in no list",
+    "best negative above own class": "share of rows with a neighbour nearer than their own class: a false negative?",
+    "effective negatives": "a row's draws are as spread as if so many neighbours were equally likely: exp(entropy)",
+}
 
 
 @dataclass(frozen=True)

@@ -334,6 +334,7 @@ def _rows_of_gallery(
 
 def _describe(table: "NeighborTable", title: str, scale: float | None) -> None:
     from scns.room import shown
+    from scns.tableinfo import MEANING
 
     told = {**table.describe(scale)}
     info = table.info
@@ -344,7 +345,8 @@ def _describe(table: "NeighborTable", title: str, scale: float | None) -> None:
     rows += [[name, value] for name, value in (("filters", info.filters), ("source", info.source)) if value]
     rows += [[name, _shown(value)] for name, value in told.items()]
     rows.append(["bytes", shown(table.indices.numel() * 6)])
-    screen.table(title, {"": "left", " ": "left"}, rows)
+    rows = [[name, value, MEANING.get(str(name), "")] for name, value in rows]
+    screen.table(title, {"": "left", " ": "left", "  ": "left"}, rows)
 
 
 def _shown(value: object) -> str:

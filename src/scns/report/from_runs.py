@@ -140,7 +140,7 @@ def _classes(made: Drawn, source: Source) -> None:
     try:
         for data, view in source.views.items():
             centroids = words.class_embeddings(view.embedding, view.images.labels, view.images.classes)
-            shown[data] = view.images.names, centroids, f"cosine of the mean embeddings by {view.run}"
+            shown[data] = view.images.names, centroids, f"cosine of the mean embeddings by the run {view.run}"
     except InputError:
         for entry in source.results.entries:
             known = views.label_names(entry.recipe.data)
@@ -178,7 +178,7 @@ def _globe(view: View) -> Figure:
     figure = sphere.sphere(scene(view, anchor))
     name = view.images.names[int(view.images.labels[anchor])]
     figure.suptitle(
-        f"Negatives of a training image ({name}) by {view.run}: angles to the anchor are exact,\n"
+        f"Negatives of a training image ({name}) by the run {view.run}: angles to the anchor are exact,\n"
         "the turn around it is along the two main directions of the rest",
         fontsize=11,
     )

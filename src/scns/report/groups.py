@@ -49,10 +49,10 @@ def groups(results: Results) -> list[Group]:
 
 
 def curve(group: Group) -> Curve | None:
-    """The mean over seeds of the test accuracy, after the epochs that all of them evaluated; None without any."""
+    """The mean over seeds of the test accuracy, after the epochs that all of them evaluated; None below two epochs."""
     histories = [history(entry.path) for entry in group.entries]
     epochs = sorted(set.intersection(*(set(each) for each in histories)))
-    if not epochs:
+    if len(epochs) < 2:
         return None
     epochs = epochs[:: -math.ceil(len(epochs) / _POINTS)][::-1]  # the last one stays
     accuracies = [mean(each[epoch] for each in histories) for epoch in epochs]

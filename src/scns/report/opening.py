@@ -42,6 +42,7 @@ class Opening:
     picked: Sequence[str]  # whom the samplers pick, in numbers
     chance: str  # what ± covers
     following: str  # commands, a line each
+    command: str  # that writes the page again
 
     def header(self) -> str:
         """What was done, what came of it, and the networks at the end."""

@@ -1,5 +1,6 @@
 """The report: run folders -> one HTML file that needs nothing else."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def page(
     title = opening.title if opening else f"{count(len(runs), 'run')} in {_folder_name(folder)}"
     header = opening.header() if opening else what(found, runs) + answer(found)
     after = opening.next_steps() if opening else ""
+    where = _folder_name(folder) if folder.is_absolute() else folder.as_posix()  # the page may go to others
+    again = opening.command if opening else shlex.join(["scns", "report", where])
     links = [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
     links += [("Recipes", "recipes"), *([("With your own data", "next")] if opening else [])]
     menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in links)
@@ -83,7 +86,7 @@ def page(
         f"<header><h1>{text(title)}</h1>{header}{_skipped(results, folder)}"
         f'<nav aria-label="On this page">{menu}</nav></header>'
         f"<main>{_claims(results)}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}{after}</main>"
-        f"<footer>Made by scns {__version__}; it repeats with: scns report {text(_folder_name(folder))}</footer>"
+        f"<footer>Made by scns {__version__}; it repeats with: {text(again)}</footer>"
         f"<script>{(_HERE / 'page.js').read_text(encoding='utf-8')}</script></body></html>\n"
     )
 

@@ -14,6 +14,7 @@ from scns.errors import InputError
 from scns.gallery import Drawn, data_uri, from_table
 from scns.neighbors import NeighborTable
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
+from scns.tableinfo import MEANING
 
 BUNDLED = ("cifar10-mini",)
 _ANCHORS, _PICKS = 6, 8
@@ -137,9 +138,9 @@ def _heat(names: Sequence[str], probabilities: Tensor) -> str:
         )  # fmt: skip
         rows.append(f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>')
     return (
-        f"<h3>Which classes are alike</h3><p>How often, in %, the class of a row draws that of a column: "
-        f'softmax({_SCALE:g} cosine) of the words in their names.</p><div class="wide" tabindex="0" role="region" '
-        'aria-label="Class probabilities, in %"><table class="heat">'
+        "<h3>Which classes are alike</h3><p>How often, in %, the class of a row would draw that of a column, were all "
+        f"allowed: softmax({_SCALE:g} cosine) of the words in their names.</p>"
+        '<div class="wide" tabindex="0" role="region" aria-label="Class probabilities, in %"><table class="heat">'
         f'<thead><tr><th scope="col">anchor</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
     )
 
@@ -152,7 +153,7 @@ def _statistics(told: Sequence[tuple[str, NeighborTable]]) -> str:
     keys = list(dict.fromkeys(key for each in described for key in each))
     heads = "".join(f'<th scope="col">{html.escape(name)}</th>' for name, _ in told)
     rows = "".join(
-        f'<tr><th scope="row">{html.escape(key)}</th>'
+        f'<tr><th scope="row">{html.escape(key)}{_meaning(key)}</th>'
         + "".join(f"<td>{html.escape(_value(each.get(key)))}</td>" for each in described)
         + "</tr>"
         for key in keys
@@ -161,6 +162,10 @@ def _statistics(told: Sequence[tuple[str, NeighborTable]]) -> str:
         '<h3>The tables behind them</h3><div class="wide" tabindex="0" role="region" aria-label="Table statistics">'
         f'<table><thead><tr><th scope="col">nearest</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
+
+
+def _meaning(key: str) -> str:
+    return f'<br><small class="soft">{html.escape(MEANING[key])}</small>' if key in MEANING else ""
 
 
 def _value(value: object) -> str:

@@ -56,7 +56,7 @@ def _path(curve: Curve, number: int, across: Place, down: Place) -> str:
         (epoch, value, f"{across(epoch):.1f}", f"{down(value):.1f}")
         for epoch, value in zip(curve.epochs, curve.accuracies, strict=True)
     ]
-    drawn = "M" + "L".join(f"{x} {y}" for _, _, x, y in places) + ("h.1" if len(places) == 1 else "")
+    drawn = "M" + "L".join(f"{x} {y}" for _, _, x, y in places)
     points = " ".join(f"{epoch}:{value:.2f}:{x}:{y}" for epoch, value, x, y in places)
     name = html.escape(curve.name)
     return f'<path class="curve {_look(number)}" d="{drawn}" data-name="{name}" data-points="{points}"/>'
