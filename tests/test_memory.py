@@ -149,6 +149,9 @@ def test_updates_compile_to_one_static_graph() -> None:
         (lambda: FeatureTable(0, 4), "at least 1 row"),
         (lambda: FeatureTable(3, 4, momentum=1.5), "momentum=1.5"),
         (lambda: FeatureTable(3, 4).update(torch.arange(2), unit(2, 5)), "rows of width 4"),
+        (lambda: FeatureTable(3, 4).logits(unit(2, 5)), r"takes z \[batch, 4\].* z \(2, 5\)"),
+        (lambda: FeatureTable(3, 4).logits(unit(2, 4), torch.zeros(3, 1).long()), r"rows \(3, 1\)"),
+        (lambda: FeatureQueue(3, 4).logits(unit(2, 5), torch.arange(2), torch.arange(2)), "width 4"),
     ],
 )
 def test_bad_input(make: object, message: str) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -360,3 +361,22 @@ def test_draws_are_the_same_on_a_gpu(name: str) -> None:
         indices, log_weights = there.weights(anchors, 200, epoch=3, correct=correct)
         wanted = here.weights(EVERY, 200, epoch=3, correct=correct)
         assert torch.equal(indices.cpu(), wanted[0]) and torch.allclose(log_weights.cpu(), wanted[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("anchors", [[0, 1], np.array([0, 1]), torch.tensor([[0, 1]]), torch.tensor([0.0, 1.0])])
+def test_anchors_that_are_no_batch_of_numbers_are_told(anchors: object) -> None:
+    labels = torch.arange(40) % 4
+    embeddings = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    table = NeighborTable.build(embeddings, labels, k=5)
+    classes = NeighborTable.build(embeddings[:4], k=2)
+    for sampler in (
+        UniformNegatives(labels),
+        InstanceNegatives(table),
+        ClassNegatives(classes, labels),
+        SoftNegatives(embeddings.numpy(), labels.numpy(), scale=5),
+    ):
+        for draw in (sampler.sample, sampler.weights):
+            with pytest.raises((InputError, IndexError), match=r"Anchors are sample numbers|used as indices"):
+                draw(anchors, 3)
+    assert repr(InstanceNegatives(table)) == "InstanceNegatives(40 samples, k=5, scale=5)"
+    assert repr(table) == "NeighborTable(40 rows, k=5, exclude='label')"

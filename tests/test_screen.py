@@ -4,6 +4,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rich.console import Console
 from typer.main import get_command
 
 from scns.cli import app, screen
+from scns.recipes import load_recipe
 
 ROWS: list[list[object]] = [
     ["infonce", "a sentence of several words that has to wrap", "94.2 ± 1.0"],
@@ -75,3 +77,10 @@ def test_help_of_every_command_with_arguments_has_a_line_to_copy() -> None:
     for name, command in commands(get_command(app)):
         if len(command.params) > 0:
             assert "scns " in command.help, name
+
+
+def test_a_recipe_is_printed_with_the_meaning_of_its_keys_and_reads_back(scns: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(scns("recipes", "mini-class").out)
+    text = (tmp_path / "mine.toml").read_text()
+    assert re.search(r'^teacher_mode = "live" +# "cached": one forward a sample', text, re.MULTILINE)
+    assert load_recipe(str(tmp_path / "mine.toml")) == load_recipe("mini-class")

@@ -18,6 +18,12 @@ class NeighborBatchSampler(Sampler[list[int]]):
     j-th positive is row a + i * positives + j, and its negatives follow all positives in the same way. Every sample is
     an anchor once an epoch. Batches depend on (seed, epoch) alone; with `num_replicas`, rank r takes every
     num_replicas-th batch, and all ranks get the same number.
+
+        batches = scns.NeighborBatchSampler(sampler, labels, batch_size=96)   # 32 anchors, 32 positives, 32 negatives
+        for epoch in range(10):
+            batches.set_epoch(epoch)
+            for images, targets in DataLoader(dataset, batch_sampler=batches):   # dataset[i] has label labels[i]
+                ...
     """
 
     def __init__(

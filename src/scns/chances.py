@@ -33,12 +33,14 @@ def shares(integers: Tensor) -> Tensor:
 
 def offset(seed: int, anchors: Tensor, epoch: Epoch, stream: int = draws.NEGATIVES) -> Tensor:
     """One uniform number an anchor, float64 [batch, 1]: where systematic sampling begins."""
+    check_anchors(anchors)
     return draws.uniform(seed, stream, epoch, anchors[:, None], -1, dtype=torch.float64)
 
 
 def positions(seed: int, anchors: Tensor, num: int, epoch: Epoch, stream: int = draws.NEGATIVES) -> Tensor:
     """Independent uniform numbers, float64 [batch, num]."""
-    return draws.uniform(seed, stream, epoch, anchors[:, None], columns(num, anchors), dtype=torch.float64)
+    draw = columns(num, anchors)
+    return draws.uniform(seed, stream, epoch, anchors[:, None], draw, dtype=torch.float64)
 
 
 def even_positions(seed: int, anchors: Tensor, num: int, epoch: Epoch, stream: int = draws.NEGATIVES) -> Tensor:
@@ -74,8 +76,21 @@ def look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
     return torch.where(keys.gather(1, place) == wanted, values.gather(1, by_key.gather(1, place)), -torch.inf)
 
 
-def columns(count: int, like: Tensor) -> Tensor:
-    """0 .. count - 1 on the device of `like`."""
+def columns(count: int, anchors: Tensor) -> Tensor:
+    """0 .. count - 1 on the device of the anchors."""
+    check_count(count)
+    check_anchors(anchors)
+    return torch.arange(count, device=anchors.device)
+
+
+def check_count(count: int) -> None:
+    """Raise where nothing is to be drawn."""
     if count < 1:
         raise InputError(f"{count} draws were asked for, but at least 1 is needed.")
-    return torch.arange(count, device=like.device)
+
+
+def check_anchors(anchors: Tensor) -> None:
+    """Raise for anything but a batch of sample numbers; their values are not looked at, which would wait for a GPU."""
+    if not isinstance(anchors, Tensor) or anchors.dim() != 1 or anchors.is_floating_point():
+        given = f"{anchors.dtype} {tuple(anchors.shape)}" if isinstance(anchors, Tensor) else type(anchors).__name__
+        raise InputError(f"Anchors are sample numbers, an integer tensor [batch], but these are {given}.")

@@ -34,7 +34,10 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Images:
-    """Images and labels of one split. `mean` and `std` are the data set's published normalisation, in [0, 1] units."""
+    """Images and labels of one split. `mean` and `std` are the data set's published normalisation, in [0, 1] units.
+
+    `pixels` are uint8 [n, 3, height, width], `labels` int64 [n] (-1: unlabelled) that count into `names`.
+    """
 
     pixels: Tensor | Mapped  # uint8 [n, 3, height, width], with the labels or left on the host
     labels: Tensor  # int64 [n]; -1 = unlabelled
@@ -61,8 +64,13 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        _, _, height, width = self.pixels.shape
+        return f"Images({len(self)} of {height} x {width} pixels, {self.classes} classes, {self.labels.device})"
+
     @property
     def classes(self) -> int:
+        """How many classes are named."""
         return len(self.names)
 
     @property

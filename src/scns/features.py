@@ -6,7 +6,8 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """The input of one step.
+    """The input of one step: `images` float [rows, 3, height, width]; `labels` (-1: none), `index` (the numbers of the
+    samples) and `view` (of their crops) int64 [rows]; `epoch` int64 [].
 
     Rows 0 .. anchors - 1 are the anchors; where a method asks for companions (positives, negatives), they follow,
     companion j of anchor i at row anchors + i * companions + j.
@@ -21,7 +22,7 @@ class Batch(NamedTuple):
 
 
 class Features(NamedTuple):
-    """What a network says about a batch.
+    """What a network says about a batch: `logits` [rows, classes], `embedding` [rows, width] before the classifier.
 
     `maps[0]` is the stem's output, `maps[1:]` the outputs of the stages; `preacts` are the same before their last
     activation (pre-activation networks: after the next batch norm). A plain embedding model leaves them empty.

@@ -108,6 +108,10 @@ _QUEUE = 65_536  # features: the size of published queues
 class FeatureTable(nn.Module):
     """One unit vector a row, moved towards new features: v <- normalise(momentum * v + (1 - momentum) * z).
 
+        memory = scns.FeatureTable(len(labels), dim=32)   # memory.features is float32 [rows, 32]
+        logits = memory.logits(z, negatives)              # z [batch, 32], rows int64 [batch, m] -> [batch, m]
+        memory.update(rows, z, distinct=True)             # after the step: rows int64 [batch], each once
+
     Rows start as random directions and take the first feature whole. `rows` are samples (a memory bank) or classes
     (the prototypes of online instance matching). In a `world` of several processes each holds its share of the rows.
     """
@@ -134,6 +138,9 @@ class FeatureTable(nn.Module):
             done += len(some)
         self.register_buffer("filled", torch.zeros(held, dtype=torch.bool))
 
+    def extra_repr(self) -> str:
+        return f"{self.part.total} x {self.features.shape[1]}, momentum={self.momentum}"
+
     @staticmethod
     def bytes(rows: int, dim: int) -> int:
         """What a table takes: float32 features, and a byte for whether a row is filled."""
@@ -158,6 +165,10 @@ class FeatureTable(nn.Module):
 
     def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
         """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor."""
+        width = self.features.shape[1]
+        if z.dim() != 2 or z.shape[1] != width or (rows is not None and (rows.dim() != 2 or len(rows) != len(z))):
+            given = f"z {tuple(z.shape)}" + ("" if rows is None else f" and rows {tuple(rows.shape)}")
+            raise InputError(f"logits takes z [batch, {width}] and rows [batch, m], but these are {given}.")
         return self.part.dots(z, self.features.to(z.dtype), rows)
 
     def take(self, rows: Tensor) -> Tensor:
@@ -196,7 +207,12 @@ def check_room(module: nn.Module, device: torch.device | str) -> None:
 
 
 class FeatureQueue(nn.Module):
-    """The last `size` features with their sample numbers and labels, oldest overwritten first."""
+    """The last `size` features with their sample numbers and labels, oldest overwritten first.
+
+    queue = scns.FeatureQueue(65536, dim=128)
+    logits = queue.logits(z, rows, labels)   # z [batch, 128], rows and labels int64 [batch] -> [batch, 65536]
+    queue.push(z, rows, labels)              # after the step
+    """
 
     features: Tensor
     ids: Tensor
@@ -215,6 +231,9 @@ class FeatureQueue(nn.Module):
         self.register_buffer("ids", torch.full((size,), -1))
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("cursor", torch.zeros((), dtype=torch.int64))
+
+    def extra_repr(self) -> str:
+        return f"{len(self.ids)} x {self.features.shape[1]}"
 
     @staticmethod
     def bytes(size: int, dim: int) -> int:
@@ -240,6 +259,8 @@ class FeatureQueue(nn.Module):
 
     def logits(self, z: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
         """Dot products [batch, size]; -inf for empty places, the anchor itself and samples of its class."""
+        if z.dim() != 2 or z.shape[1] != self.features.shape[1]:
+            raise InputError(f"This queue holds features of width {self.features.shape[1]}, not {tuple(z.shape)}.")
         return torch.where(self.mask(ids, labels), z @ self.features.to(z.dtype).T, -torch.inf)
 
     def mask(self, ids: Tensor, labels: Tensor) -> Tensor:

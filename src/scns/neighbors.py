@@ -28,7 +28,14 @@ BACKENDS = ("exact", "classes", "faiss")
 
 @dataclass(frozen=True, eq=False)
 class NeighborTable:
-    """The k nearest rows of every row, best first."""
+    """The k nearest rows of every row, best first: `indices` int32 [rows, k], `scores` (cosines) float16 [rows, k].
+
+        table = scns.NeighborTable.build(embeddings, labels, k=100)   # float [N, dim], integers [N]
+        table.save("table.safetensors"), scns.NeighborTable.load("table.safetensors"), table.describe()
+        sampler = scns.InstanceNegatives(table)
+
+    A row short of neighbours ends in index -1 with score -inf.
+    """
 
     indices: Tensor  # int32 [rows, k]; -1 = none
     scores: Tensor  # float16 [rows, k]: cosine; -inf where there is none
@@ -39,6 +46,9 @@ class NeighborTable:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"NeighborTable({len(self)} rows, k={self.info.k}, exclude={self.info.exclude!r})"
 
     @classmethod
     def build(

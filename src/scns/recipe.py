@@ -56,48 +56,48 @@ class Recipe:
     """A training run. A method's hyper-parameters stand in `arguments`; on the command line, `--set method.k=500`."""
 
     # what is trained, on what
-    data: str = "cifar10-mini"
+    data: str = "cifar10-mini"  # see: scns data list
     root: str = "data"  # the folder that holds the data set
     data_on: str = "auto"  # where pixels lie: on the device where they fit, else on the host, sent batch by batch
     size: int = 0  # pixels, for data sets with a choice of size; 0: the data set's own
-    student: str = "resnet8"
+    student: str = "resnet8"  # see: scns models
     weights: str = ""  # a file of weights that the student starts from; "": random ones
     input_size: int = 0  # pixels at which the student sees the images, resized on the device; 0: their own
-    method: str = "ce"
+    method: str = "ce"  # see: scns methods
     preset: str = ""  # of the method
     arguments: dict[str, Any] = field(default_factory=dict)  # of the method
     words: str = "glove"  # vectors of the label names for class-level negatives, or a file; "": the teacher's centroids
     on_missing: str = "error"  # a label without any known word; "uniform": it is as near to all classes
     # the teacher
     teacher: str = ""  # a run folder, a weights file together with teacher_network, or bundled:wrn-16-2-cifar10
-    teacher_network: str = ""
+    teacher_network: str = ""  # the network of a weights file: see scns models
     teacher_mode: str = "live"  # "cached": one forward a sample, without augmentation
     teacher_size: int = 0  # input pixels of the teacher; 0: the student's
     distil: bool = True  # False: the teacher names neighbours and nothing else
     # how
     epochs: int = 200
-    batch: int = 64
+    batch: int = 64  # images a step
     lr: float = 0.05
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
-    schedule: str = "steps"
+    schedule: str = "steps"  # of the learning rate: drops after the milestones; or "cosine", to 0 at the end
     milestones: tuple[int, ...] = ()  # the learning rate drops after these epochs (counted from 1)
-    decay: float = 0.1
+    decay: float = 0.1  # by this factor
     warmup: int = 0  # epochs of linearly rising learning rate
-    augment: bool = True
+    augment: bool = True  # random crops and flips
     # on which part of the data
     validation: float = 0.0  # share of the training set held out
     subset: int = 0  # training images used; 0: all
     labelled: int = 0  # labels kept for each class, the other images are unlabelled; 0: all
-    seed: int = 0
+    seed: int = 0  # of weights and negatives and, unless data_seed is given, of order, crops and splits
     data_seed: int = -1  # of order, crops and splits; -1: the same as seed
     # with what
-    device: str = "auto"
-    precision: str = "tf32"
+    device: str = "auto"  # CUDA where there is one; or "cpu", "cuda"
+    precision: str = "tf32"  # on CUDA; or "fp32", "bf16"
     compile: str = "no"  # "network": worth it from a few minutes of training on; "all": losses, views and tables too
     graph: bool = True  # capture the step in a CUDA graph, where there is CUDA
-    deterministic: bool = False
+    deterministic: bool = False  # the same bits on every CUDA run
     # several processes that train together, under torchrun: `batch` is that of all of them
     sync_batch_norm: bool = False  # batch norms share their statistics: the same weights for any number of processes
     gather: str = "auto"  # which losses are of the whole batch: those that compare samples; or "always", "never"

@@ -212,7 +212,11 @@ def named(name: str) -> Recipe:
 
 
 def load_recipe(name_or_path: str) -> Recipe:
-    """A recipe by name, or from a .toml or .json file."""
+    """A recipe by name, or from a .toml or .json file.
+
+    recipe = scns.load_recipe("mini-class").with_settings(["epochs=2", "method.k=3"])
+    run = scns.fit(recipe, "runs/first")   # run.student is the network, run.result what `scns train` prints
+    """
     if name_or_path.endswith((".toml", ".json")) or "/" in name_or_path:
         return _read(Path(name_or_path))
     return named(name_or_path)

@@ -32,7 +32,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class Student:
-    """A trained network and what its user must know of the images it was trained on."""
+    """A trained network and what its user must know of the images it was trained on.
+
+    `network(images)` gives logits [n, classes] for float images [n, 3, side, side] = (pixels / 255 - mean) / std.
+    """
 
     network: models.Network
     name: str
@@ -82,7 +85,7 @@ def read_result(folder: Folder) -> dict[str, Any]:
 
 
 def load_student(path: str | Path) -> Student:
-    """The student of a finished run, in evaluation mode."""
+    """The student of a finished run, in evaluation mode: `load_student("runs/first").network(images)` gives logits."""
     folder = Folder(path)
     recipe = folder.recipe()
     weights = folder.path / "model.safetensors"

@@ -58,6 +58,9 @@ class Pool(nn.Module):
     def __len__(self) -> int:
         return len(self.order)
 
+    def extra_repr(self) -> str:
+        return f"{len(self)} samples"
+
     def negatives(self, anchors: Tensor) -> Tensor:
         """How many negatives each anchor has, N - N_y."""
         return len(self) - self.size[anchors]
@@ -79,7 +82,10 @@ class Pool(nn.Module):
 
 
 class Positives(nn.Module):
-    """Another sample of the anchor's class, uniformly; the anchor itself where it is alone."""
+    """Another sample of the anchor's class, uniformly; the anchor itself where it is alone.
+
+    `labels` are integers [N]: `Positives(labels).sample(rows, 2)` gives int64 [batch, 2] sample numbers.
+    """
 
     def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
         super().__init__()
@@ -87,12 +93,10 @@ class Positives(nn.Module):
 
     def sample(self, anchors: Tensor, num: int = 1, *, epoch: Epoch = 0) -> Tensor:
         """int64 [batch, num]"""
-        pool = self.pool
+        pool, draw = self.pool, chances.columns(num, anchors)
         start, size = pool.start[anchors, None], pool.size[anchors, None]
         others = (size - 1).clamp(min=1)
-        step = 1 + draws.integers(
-            others, self.seed, draws.POSITIVES, epoch, anchors[:, None], chances.columns(num, anchors)
-        )
+        step = 1 + draws.integers(others, self.seed, draws.POSITIVES, epoch, anchors[:, None], draw)
         return pool.order[start + (pool.rank[anchors, None] - start + step) % size]
 
 
@@ -122,7 +126,15 @@ class Negatives(nn.Module):
 
 
 class UniformNegatives(Negatives):
-    """Every sample of another class with the same probability: the baseline."""
+    """Every sample of another class with the same probability: the baseline.
+
+    `labels` are integers [N] (-1: unlabelled, which is a negative of all others). As every sampler:
+
+        negatives = sampler.sample(rows, 16, epoch=epoch)                # int64 [batch, 16]: sample numbers
+        negatives, log_weights = sampler.weights(rows, 4096, epoch=epoch)   # [batch, m] each, for functional.info_nce
+
+    with `rows` int64 [batch], the numbers of the anchors. The same (seed, epoch, anchor) draws the same negatives.
+    """
 
     def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
         super().__init__()
@@ -135,8 +147,9 @@ class UniformNegatives(Negatives):
         """int64 [batch, num]"""
         if distinct:
             return _distinct(self, len(self.pool), self.pool.fewest, anchors, num, epoch)
+        draw = chances.columns(num, anchors)
         high = self.pool.negatives(anchors)[:, None]
-        nth = draws.integers(high, self.seed, draws.NEGATIVES, epoch, anchors[:, None], chances.columns(num, anchors))
+        nth = draws.integers(high, self.seed, draws.NEGATIVES, epoch, anchors[:, None], draw)
         return self.pool.nth_negative(anchors, nth)
 
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
@@ -145,7 +158,14 @@ class UniformNegatives(Negatives):
 
 
 class ClassNegatives(Negatives):
-    """A similar class, P = softmax(scale * cosine) over its k nearest classes, then a sample of it, uniformly."""
+    """A similar class, P = softmax(scale * cosine) over its k nearest classes, then a sample of it, uniformly.
+
+    `class_table` has a row a class, in the order of the integer `labels` [N]:
+
+        vectors = scns.label_vectors(["cat", "dog", "ship"])   # or scns.class_embeddings(embeddings, labels)
+        sampler = scns.ClassNegatives(scns.NeighborTable.build(vectors, k=1), labels)
+        negatives = sampler.sample(rows, 16, epoch=epoch)      # int64 [batch, 16]: sample numbers
+    """
 
     classes: Tensor
     integers: Tensor
@@ -180,6 +200,11 @@ class ClassNegatives(Negatives):
             first=counts.cumsum(0) - counts,
             classes=nearest,
             integers=chances.softmax_integers(class_table.scores.to(labels.device), self.scale),  # [C, k]
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{len(self.labels)} samples, {len(self.classes)} classes, k={self.classes.shape[1]}, scale={self.scale:g}"
         )
 
     def probabilities(self, anchors: Tensor) -> Tensor:
@@ -223,7 +248,13 @@ class ClassNegatives(Negatives):
 
 
 class InstanceNegatives(Negatives):
-    """One of the anchor's k nearest samples, P = softmax(scale * cosine)."""
+    """One of the anchor's k nearest samples, P = softmax(scale * cosine).
+
+    table = scns.NeighborTable.build(embeddings, labels, k=100)   # float [N, dim], integers [N]
+    sampler = scns.InstanceNegatives(table)
+    negatives = sampler.sample(rows, 16, epoch=epoch)             # rows int64 [batch] -> int64 [batch, 16]
+    negatives, log_weights = sampler.weights(rows, 4096)          # 4,096 draws as [batch, 100] logits with weights
+    """
 
     indices: Tensor
     scores: Tensor
@@ -249,6 +280,9 @@ class InstanceNegatives(Negatives):
         self.samples, self.fewest = table.info.corpus_rows, int((indices >= 0).sum(1).min())
         constants(self, indices=indices, scores=scores)
 
+    def extra_repr(self) -> str:
+        return f"{len(self.indices)} samples, k={self.indices.shape[1]}, scale={self.scale:g}"
+
     def refresh_(self, table: NeighborTable) -> "InstanceNegatives":
         """Take a new table of the same samples in place, so that a captured step draws from it too."""
         if table.indices.shape != self.indices.shape:
@@ -271,6 +305,7 @@ class InstanceNegatives(Negatives):
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]; distinct draws need rows with at least `num` neighbours."""
+        chances.check_anchors(anchors)
         if distinct:
             _enough(num, self.fewest)
             chosen = chances.pick_distinct(self.probabilities(anchors).log(), self.seed, anchors, num, epoch)
@@ -283,6 +318,8 @@ class InstanceNegatives(Negatives):
 
         The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest.
         """
+        chances.check_count(num)
+        chances.check_anchors(anchors)
         integers = self._integers(anchors)
         counts = chances.systematic_counts(integers, chances.offset(self.seed, anchors, epoch), num)
         log_weights = counts.float().log()
@@ -341,7 +378,7 @@ class MixedNegatives(Negatives):
 
 
 class AllNegatives(Negatives):
-    """Every sample of another class, no draw: the full sum that the others estimate."""
+    """Every sample of another class, no draw: the full sum that the others estimate. `labels` are integers [N]."""
 
     everything = True
 
@@ -383,7 +420,8 @@ def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num:
 def _labels(labels: Tensor) -> Tensor:
     labels = torch.as_tensor(labels)
     if labels.dim() != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not len(labels):
-        raise InputError(f"Labels must be integers [n], but they are {labels.dtype} {tuple(labels.shape)}.")
+        given = f"{labels.dtype} {tuple(labels.shape)}"
+        raise InputError(f"Labels must be integers [n], but they are {given}; convert them with .long().")
     return labels.long()
 
 

@@ -22,6 +22,9 @@ class SoftNegatives(Negatives):
     exp(scale * cos(anchor, centroid)), then a member uniformly: O(c) an anchor for any N, and q is still known exactly,
     so corrected weights stay unbiased. Clusters lie inside classes. Made as the proposal of corrected weights: the best
     scale is near 1 / temperature of the loss.
+
+        sampler = scns.SoftNegatives(embeddings, labels, scale=10, clusters=200)   # float [N, dim], integers [N]
+        negatives, log_weights = sampler.weights(rows, 256, correct=True)          # [batch, 256] each
     """
 
     unit: Tensor  # float32 [n, dim], in order of class
@@ -46,7 +49,7 @@ class SoftNegatives(Negatives):
         if not 0 <= uniform < 1:
             raise InputError(f"uniform={uniform} is the share of uniform draws: at least 0 and below 1.")
         self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
-        self.pool, self.samples = Pool(labels), len(labels)
+        self.pool, self.samples, embeddings = Pool(labels), len(labels), torch.as_tensor(embeddings)
         if embeddings.dim() != 2:
             raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
         if len(embeddings) != len(self.pool):

@@ -1,5 +1,7 @@
 """`scns recipes` and `scns runs`: what can be trained, and what was."""
 
+import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,8 +42,15 @@ def recipes(
 
 
 def _print_toml(about: list[str], recipe: "Recipe") -> None:
+    """The recipe with what each key means, as the fields of `Recipe` say it."""
     comment = "".join(f"# {line}".rstrip() + "\n" for line in about)
-    screen.out.print(f"{comment}\n{recipe.as_toml()}", markup=False, end="", soft_wrap=True)
+    meanings = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(type(recipe)), re.MULTILINE))
+    lines = recipe.as_toml().splitlines()
+    wide = max(len(line) for line in lines if line.split(" = ")[0] in meanings)
+    told = [
+        f"{line:{wide}}  # {meanings[key]}" if (key := line.split(" = ")[0]) in meanings else line for line in lines
+    ]
+    screen.out.print("\n".join([comment, *told]), markup=False, soft_wrap=True)
 
 
 def _list_recipes() -> None:
