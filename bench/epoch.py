@@ -158,17 +158,20 @@ def main() -> None:
     parser.add_argument("--student", default="resnet20")
     parser.add_argument("--start", action="store_true", help="time the start of a command instead")
     given = parser.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device; a trial run anywhere: --images 256 --device cpu --epochs 1")
     if given.start:
         print(json.dumps(time_start(given.device, given.student)), flush=True)
         return
-    for name in CASES:
-        if given.device == "cpu" and "fast" in name:
-            continue
-        if any(fnmatch.fnmatch(name, pattern) for pattern in given.cases.split(";")):
-            print(json.dumps(measure(name, given.epochs, given.images, given.device, given.student)), flush=True)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
+    known = [name for name in CASES if given.device != "cpu" or "fast" not in name]
+    chosen = [name for name in known if any(fnmatch.fnmatch(name, each) for each in given.cases.split(";"))]
+    if not chosen:
+        parser.error(f"--cases '{given.cases}' names none of: {'; '.join(known)}")
+    for name in chosen:
+        print(json.dumps(measure(name, given.epochs, given.images, given.device, given.student)), flush=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
 
 if __name__ == "__main__":

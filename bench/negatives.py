@@ -236,6 +236,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="repetitions; the best counts")
     parser.add_argument("--no-large", action="store_true", help="leave out the 1,281,167-row table")
     given = parser.parse_args()
+    if (given.device == "cuda" or given.what == "gpu-table") and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device")
     if given.what == "one-table":
         one_table(given.rest[0], int(given.rest[1]), int(given.rest[2]), given.queries)
     elif given.what == "table":

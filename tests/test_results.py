@@ -252,3 +252,10 @@ def test_claims_e_and_f(tmp_path: Path) -> None:
     put_cell(tmp_path, f"t2/at/{pair}", [59.0, 60.0, 61.0])
     put_cell(tmp_path, f"t2/crd-lm/{pair}", [61.0, 62.0, 63.1])
     assert verdicts(tmp_path)["e"] == "fails"  # crd-lm is no baseline, but it beats KLD where the paper has KLD ahead
+
+
+def test_a_run_on_few_images_says_so(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    put(tmp_path / "few-0", Recipe(subset=1500), 40)
+    put(tmp_path / "all-0", Recipe(), 50)
+    code, out, _ = scns("results", tmp_path)
+    assert code == 0 and out.count("1,500 images") == 1

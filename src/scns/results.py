@@ -70,7 +70,9 @@ class Line:
 
     @property
     def remark(self) -> str:
-        """In what the runs are not the paper's, in words; "" for a run as printed."""
+        """In what the runs are not the paper's, in words, or that they saw few images; "" for a run as printed."""
+        if not self.table:
+            return f"{self.subset:,} images" if self.subset else ""
         own = [key for key in self.changed if not key.startswith("teacher.")]
         keys = ", ".join(own or self.changed)  # a teacher mostly shares what was changed; the files have it all
         return f"{'shrunken' if self.shrunken else 'changed'}: {keys}" if keys else ""

@@ -54,6 +54,8 @@ def _show(found: "Results") -> None:
     screen.table("", columns, [[_value(line, heading, marks) for heading in columns] for line in lines])
     screen.show_notes(marks)
     screen.out.print("test %: after the last epoch, mean and standard deviation over n seeds.", style="dim")
+    if "by validation" in columns:
+        screen.out.print("by validation: on test, after the epoch that was best on held-out images.", style="dim")
     if any(line.shrunken for line in lines):
         screen.out.print("Shrunken runs are not compared with the paper.", style="dim")
 

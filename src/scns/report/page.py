@@ -146,7 +146,7 @@ def _lines(data: str, own: Sequence[Group]) -> str:
         heads |= {"paper": "number", "to the paper": "number"}
     if any(group.gain for group in own):
         heads["to uniform"] = "number"
-    if any(group.line.changed or group.line.notes for group in own):
+    if any(group.line.remark or group.line.notes for group in own):
         heads["remark"] = "remark"
     rows = [[_line_value(group, head) for head in heads] for group in own]
     caption = "Test accuracy after the last epoch: mean ± standard deviation over n seeds."
