@@ -1,7 +1,9 @@
 """What the commands print: nothing is cut, whatever the width, and names are printed as they are."""
 
 import io
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,3 +86,9 @@ def test_a_recipe_is_printed_with_the_meaning_of_its_keys_and_reads_back(scns: A
     text = (tmp_path / "mine.toml").read_text()
     assert re.search(r'^teacher_mode = "live" +# "cached": one forward a sample', text, re.MULTILINE)
     assert load_recipe(str(tmp_path / "mine.toml")) == load_recipe("mini-class")
+
+
+def test_an_ascii_terminal_gets_question_marks_instead_of_a_traceback() -> None:
+    words = [sys.executable, "-m", "scns", "recipes", "t3"]
+    ran = subprocess.run(words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
+    assert ran.returncode == 0 and b"InfoNCE-LM, ?=0.01" in ran.stdout and ran.stderr == b""

@@ -1,5 +1,6 @@
 """The command line: every command turns its words into one call of the library. One file a group of commands."""
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -80,6 +81,9 @@ app.command("export")(train.export)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends in one sentence and exit code 2 (a traceback with SCNS_DEBUG=1)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without β or ± gets a "?" for it
     try:
         app(args=arguments, prog_name="scns")
     except (InputError, OSError) as error:

@@ -1,6 +1,7 @@
 """`scns sweep`: many runs at once, of recipes or of the paper's tables."""
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,7 +112,7 @@ def sweep(
         raise typer.Exit(stopped.code) from None
     _show_outcomes(outcomes)
     if cells:
-        screen.out.print(f"Averages over seeds, beside the paper's: scns results {out}", style="dim")
+        screen.out.print(f"Averages over seeds, beside the paper's: scns results {shlex.quote(str(out))}", style="dim")
     if any(outcome.result is None for outcome in outcomes):
         raise typer.Exit(1)
 

@@ -1,6 +1,7 @@
 """`scns train`, `scns eval`, `scns embed`, `scns export`: train a student and use it."""
 
 import os
+import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -152,9 +153,10 @@ def _tell(out: Path, result: dict[str, Any]) -> None:
     if result.get("weights", "random") != "random":
         screen.out.print(f"start: {result['weights']}", markup=False)
     screen.out.print(f"run:   {out}", markup=False)
-    screen.out.print(f"check: scns eval {out}", style="dim", markup=False)
-    screen.out.print(f"use:   scns export {out} --to student.safetensors", style="dim", markup=False)
-    screen.out.print(f"teach: scns train RECIPE --set teacher={out}", style="dim", markup=False)
+    run = shlex.quote(str(out))  # lines to copy
+    screen.out.print(f"check: scns eval {run}", style="dim", markup=False)
+    screen.out.print(f"use:   scns export {run} --to student.safetensors", style="dim", markup=False)
+    screen.out.print(f"teach: scns train RECIPE --set teacher={run}", style="dim", markup=False)
 
 
 def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None:
