@@ -1,6 +1,7 @@
 """The demo, shrunken: it ends with its page, and what it prints is what its students do."""
 
 import re
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from conftest import Ran
 from scns import augment, datasets, demo, recipes
 from scns.data import Images
 from scns.neighbors import NeighborTable
+from scns.results import read
 from scns.runs import load_student
+from scns.train import Stopped
 
 TINY = demo.Scale(epochs=1, labelled_epochs=1, subset=300, test=100)
 
@@ -117,3 +120,17 @@ def test_a_folder_of_another_demo_is_left_alone(
 def test_demo_has_help(scns: Callable[..., Ran]) -> None:
     code, out, _ = scns("demo", "--help")
     assert code == 0 and "--quick" in out
+
+
+def test_ctrl_c_is_one_sentence(scns: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise Stopped("Stopped; a checkpoint is in run.", signal.SIGINT)
+
+    monkeypatch.setattr(demo, "run", stop)
+    ran = scns("demo", "--out", tmp_path)
+    assert ran.code == 130 and ran.err == "scns: Stopped; a checkpoint is in run.\n"
+
+
+def test_the_page_is_about_its_own_runs(outcome: demo.Outcome, out: Path) -> None:
+    outer = demo._own(read(out), out)  # the students of the quick demo lie below
+    assert outer.entries == [] and len(demo._own(read(out), out / "quick").entries) == len(demo.STUDENTS)

@@ -17,7 +17,7 @@ from scns.recipes import named
 from scns.report.opening import Change, Network, Opening
 from scns.report.page import write_report
 from scns.report.pictures import Source
-from scns.results import read
+from scns.results import Results, read
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
 from scns.teacher import Teacher
 from scns.train import Shelf, Watch, fit
@@ -164,8 +164,14 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
         scale.command,
     )
     source = Source("the teacher", teacher.embeddings)
-    write_report(read(out), out, out / "report.html", source=source, opening=opening)
+    write_report(_own(read(out), out), out, out / "report.html", source=source, opening=opening)
     return Outcome(networks, changes, scale.chance, out / "report.html")
+
+
+def _own(results: Results, out: Path) -> Results:
+    """The runs of this demo: `scns demo --quick` has a folder of its own below, and a page of its own."""
+    skipped = {path: why for path, why in results.skipped.items() if path.parent == out}
+    return Results([entry for entry in results.entries if entry.path.parent == out], skipped)
 
 
 def _recipe(name: str, scale: Scale) -> Recipe:
