@@ -87,7 +87,7 @@ def test_options_are_settings_and_the_run_is_named_after_recipe_and_seed(
         (["mini-ce", "--set", "student=resnet9"], "Unknown network 'resnet9'; did you mean"),
         (["mini-ce", "--epochs", "0"], "epochs=0 must be at least 1."),
         (["mini-ce", "--precision", "fp64"], "Unknown precision 'fp64'"),
-        (["mini-ce", "--set", "batch=50000"], "batch=50000 is larger than the 2500 training images."),
+        (["mini-ce", "--set", "batch=50000"], "batch=50000 is larger than the 2500 training images; lower batch."),
         (["mini-ce", "--subset", "2501"], "subset=2501 is more than the 2,500 training images; leave it out for all."),
         (["mini-ce", "--set", "data=cifar100"], "scns data get cifar100"),
         (["mini-kld"], "'kld' needs a teacher; train one first (scns train mini-ce --out runs/mini-ce)"),

@@ -22,7 +22,7 @@ from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.recipe import Recipe
 from scns.run import Run
-from scns.train import Pack, Stopped, Watch, fit_packed, prepare
+from scns.train import Pack, Stopped, Watch, fit, fit_packed, prepare
 
 INFONCE = {"sampler": "uniform", "negatives": 16, "lm_weight": 0.1}
 # A bank, a queue, stages with modules of their own, a constant of the first batch, companions, and an own order.
@@ -167,6 +167,15 @@ def stamp(folder: Path) -> int:
         return (folder / "state.json").stat().st_mtime_ns
     except FileNotFoundError:
         return 0
+
+
+def test_a_run_without_a_folder_gets_that_of_its_method_student_data_and_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = recipe(epochs=1, seed=3)
+    monkeypatch.chdir(tmp_path)
+    run = fit(wanted)
+    assert (tmp_path / "runs" / f"ce-{wanted.student}-folder-3" / "result.json").exists() and run.result["seed"] == 3
 
 
 def test_a_finished_run_is_not_trained_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,7 +228,7 @@ class Claim(Watch):
         except OSError:
             return False
 
-    def start(self, run: Run, epochs: int, done: int) -> None:
+    def start(self, run: Run) -> None:
         self._check(run)
 
     def epoch(self, run: Run, line: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ class Watch:
     """What is told of a run while it trains; a display overrides what it shows."""
 
     def note(self, sentence: str) -> None: ...
-    def start(self, run: "Run", epochs: int, done: int) -> None: ...
+    def start(self, run: "Run") -> None: ...
     def step(self, run: "Run", epoch: int, done: int, total: int) -> None: ...
     def epoch(self, run: "Run", line: dict[str, Any]) -> None: ...
     def finish(self, run: "Run") -> None: ...
@@ -58,7 +58,9 @@ class Pack:
         self.stream = torch.cuda.Stream(first.device) if cuda else None  # packs run beside each other
         self.recipe, self.data = first.recipe, first.data
         if self.recipe.batch > len(self.data.train):
-            raise InputError(f"batch={self.recipe.batch} is larger than the {len(self.data.train)} training images.")
+            raise InputError(
+                f"batch={self.recipe.batch} is larger than the {len(self.data.train)} training images; lower batch."
+            )
         self.build()
 
     def build(self) -> None:
@@ -155,11 +157,17 @@ class Shelf:
         )
 
 
-def fit(recipe: Recipe, out: str | Path, *, watch: Watch | None = None, shelf: Shelf | None = None) -> Run:
+def fit(
+    recipe: Recipe, out: str | Path | None = None, *, watch: Watch | None = None, shelf: Shelf | None = None
+) -> Run:
     """Train a recipe in the run folder `out`, or go on with it; a finished run is only read.
 
-    Under torchrun every process calls it, and they train together: `recipe.batch` is the batch of all of them.
+    `scns.fit(scns.load_recipe("mini-ce")).result["test"]` trains in runs/ce-resnet8-cifar10-mini-0, the folder of that
+    method, student, data and seed. Under torchrun every process calls it, and they train together: `recipe.batch` is
+    the batch of all of them.
     """
+    if out is None:
+        out = Path("runs") / f"{recipe.method}-{recipe.student}-{recipe.data}-{recipe.seed}"
     return fit_packed([(recipe, out)], watch=watch, shelf=shelf)[0]
 
 
@@ -184,7 +192,7 @@ def _train(runs: list[Run], stopping: Callable[[], int], watch: Watch) -> None:
     if any(run.recipe.graph and run.device.type == "cuda" and not run.graph for run in waiting):
         watch.note("Several ranks share a GPU: messages pass by gloo, and steps are not captured.")
     for run in waiting:
-        watch.start(run, run.recipe.epochs, run.epoch)
+        watch.start(run)
     # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.
     packs = _still_training(packs, watch)
     while packs:

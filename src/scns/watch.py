@@ -28,9 +28,9 @@ class Several(Watch):
         for watch in self.watches:
             watch.note(sentence)
 
-    def start(self, run: Run, epochs: int, done: int) -> None:
+    def start(self, run: Run) -> None:
         for watch in self.watches:
-            watch.start(run, epochs, done)
+            watch.start(run)
 
     def step(self, run: Run, epoch: int, done: int, total: int) -> None:
         for watch in self.watches:
@@ -55,7 +55,7 @@ class Lines(Watch):
     def note(self, sentence: str) -> None:
         self._say(sentence)
 
-    def start(self, run: Run, epochs: int, done: int) -> None:
+    def start(self, run: Run) -> None:
         self.began[id(run)] = time.perf_counter(), len(run.history)
         recipe, images = run.recipe, run.data.train
         how = (
@@ -88,7 +88,7 @@ class Display(Watch):
     def note(self, sentence: str) -> None:
         self.bars.console.print(sentence, markup=False, soft_wrap=True)
 
-    def start(self, run: Run, epochs: int, done: int) -> None:
+    def start(self, run: Run) -> None:
         task = self.bars.add_task(self._title(run), total=all_epochs(run), completed=len(run.history))
         self.tasks[id(run)] = task
         if run.history:
@@ -135,7 +135,7 @@ class TensorBoard(Watch):
     def __init__(self) -> None:
         self.writers: dict[int, Any] = {}
 
-    def start(self, run: Run, epochs: int, done: int) -> None:
+    def start(self, run: Run) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder.path / "tensorboard"
