@@ -60,7 +60,7 @@ def test_a_cell_is_tuned(scns: Scns, tmp_path: Path, monkeypatch: pytest.MonkeyP
         (("train", "t3/ce/resnet20.toml"), "does not exist"),
         (("tune", "t3/kld/resnet110-resnet20", "--grid", "lr=0.1"), "scns train t3/teacher/resnet110"),
         (("recipes", "t3/kdl/resnet110-resnet20"), "did you mean t3/kld/resnet110-resnet20"),
-        (("recipes", "t9"), "Unknown recipe 't9'"),
+        (("recipes", "t9"), "Unknown recipe or table 't9'"),
     ],
 )
 def test_bad_names(
