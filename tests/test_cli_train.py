@@ -153,6 +153,7 @@ def test_runs_are_listed_with_how_far_they_are(scns: Callable, tmp_path: Path) -
     assert rows["a/done"][1:7] == ["folder", "resnet8", "ce", "0", "3/3", test] and rows["a/done"][-1] == "finished"
     assert rows["half"][5:7] == ["3/3", test] and rows["half"][-1] == "unfinished"
     assert rows["empty"][5] == "0/3" and rows["empty"][-1] == "empty" and "broken" not in rows
+    assert ran.err.startswith("Left out: ") and "broken" in ran.err
     assert "goes on with the command that started it" in ran.out
     ran = scns("runs", tmp_path / "nowhere")
     assert ran.code == 2 and "There is no folder" in ran.err

@@ -50,15 +50,15 @@ class Student:
         return self.network.input_size or self.size
 
 
-def find(folder: str | Path) -> list[Summary]:
-    """The runs in a folder and its sub-folders, by path; a run that cannot be read is left out."""
-    found = []
+def find(folder: str | Path) -> tuple[list[Summary], list[str]]:
+    """(the runs in a folder and its sub-folders, by path; a sentence for each run that cannot be read)."""
+    found, lost = [], []
     for path in sorted(Path(folder).rglob("recipe.json")):
         try:
             found.append(summary(path.parent))
-        except InputError:
-            continue
-    return found
+        except InputError as error:
+            lost.append(str(error))
+    return found, lost
 
 
 def summary(path: str | Path) -> Summary:

@@ -111,7 +111,9 @@ def runs(
         raise InputError(
             f"There is no folder '{folder}'; give the one that holds your runs, or train: scns train mini-ce"
         )
-    found = find(folder)
+    found, lost = find(folder)
+    for sentence in lost:
+        screen.err.print(f"Left out: {sentence}", markup=False, highlight=False, soft_wrap=True)
     if not found:
         raise InputError(f"There is no run in '{folder}'; train one with: scns train mini-ce")
     rows: list[list[object]] = []
