@@ -60,8 +60,9 @@ def read(folder: Path) -> dict[Point, dict[int, Ended]]:
     for path in sorted(folder.glob("*/result.json")):
         point, seed = point_of(path.parent.name)
         curve = [line["test"] for line in lines(path.parent / "log.jsonl") if "test" in line]
-        errors = [line["deviation"] for line in lines(path.parent / "denominator.jsonl")][-2:]
-        spread = mean(errors) if errors else math.nan
+        # A run that went on from a checkpoint noted some epochs twice: the last word counts.
+        errors = {line["epoch"]: line["deviation"] for line in lines(path.parent / "denominator.jsonl")}
+        spread = mean(list(errors.values())[-2:]) if errors else math.nan
         found[point][seed] = Ended(json.loads(path.read_text())["test"], curve, spread)
     return dict(sorted(found.items()))
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from scns.recipe import Recipe
-from scns.run import Run
+from scns.run import Run, backends
 from scns.sampling import AllNegatives
 from scns.sweep import Job, sweep
 from scns.train import Pack, Shelf, Watch, prepare
@@ -131,7 +131,7 @@ def measure(listed: list[Job], steps: int, out: Path) -> None:
     shelf = Shelf()
     out.mkdir(parents=True, exist_ok=True)
     for job in listed:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, backends([job.recipe]):
             run = prepare([(job.recipe, Path(folder) / "run")], shelf)[0]
             stepping = Pack([run]).launch(Watch())
             for _ in range(3):  # captured in the first

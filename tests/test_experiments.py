@@ -29,7 +29,8 @@ def ended(folder: Path, name: str, test: float, curve: list[float] | None = None
     (folder / name / "result.json").write_text(json.dumps({"test": test}))
     (folder / name / "log.jsonl").write_text("".join(json.dumps({"test": value}) + "\n" for value in curve or []))
     if spread is not None:
-        (folder / name / "denominator.jsonl").write_text(json.dumps({"epoch": 5, "deviation": spread}) + "\n")
+        noted = [{"epoch": 5, "deviation": 9.0}, {"epoch": 5, "deviation": spread}]  # before and after a resumption
+        (folder / name / "denominator.jsonl").write_text("".join(json.dumps(each) + "\n" for each in noted))
 
 
 def test_finished_points_are_told_beside_the_whole_sum_and_drawn(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from conftest import ALONE
-from scns import budget, checks, room, search
+from scns import budget, checks, room, search, stream
 from scns.errors import InputError
 from scns.memory import FeatureQueue, FeatureTable, check_room
 from scns.neighbors import NeighborTable
@@ -291,7 +291,8 @@ def test_streamed_is_in_memory_on_a_gpu(memory: str) -> None:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     streamed = NeighborTable.build(x, labels, k=50, device="cuda", memory=memory)
-    assert torch.cuda.max_memory_allocated() - before <= room.parse(memory)
+    own = room.parse(memory) - stream.WORKSPACE["cuda"]  # that of products is there since the first search
+    assert torch.cuda.max_memory_allocated() - before <= own
     assert same(whole.to("cpu"), streamed)
     host = NeighborTable.build(x, labels, k=50)
     assert (host.indices == streamed.indices).float().mean() > 0.9999  # unit vectors differ in their last digit

@@ -26,7 +26,7 @@ _T = (
 _NORMAL = 1.959964  # the same for infinitely many
 _BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
-_OF_THE_METHOD = (
+OF_THE_METHOD = (
     "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "data_seed", "root",
     "device",
 )  # fmt: skip
@@ -122,7 +122,7 @@ def values(entries: Iterable[Entry], chosen: Callable[[str], bool], *, by_value:
 def _key(entry: Entry, by_value: bool = False) -> Key:
     assert entry.cell is not None
     recipe, cell = entry.recipe, entry.cell
-    scale = json.dumps({key: value for key, value in recipe.as_dict().items() if key not in _OF_THE_METHOD})
+    scale = json.dumps({key: value for key, value in recipe.as_dict().items() if key not in OF_THE_METHOD})
     return cell.table, cell.column.slug, recipe.order_seed, scale, cell.row.value if by_value else None
 
 

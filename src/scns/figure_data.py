@@ -15,13 +15,13 @@ import numpy as np
 
 from scns import curves, recognise, tables
 from scns.errors import InputError
+from scns.recipe import CHANCE
 from scns.results import Entry, Results
 
 _APART = (
     "method", "preset", "arguments", "words", "on_missing", "student", "distil", "teacher", "teacher_mode",
     "teacher_network",
 )  # fmt: skip
-_CHANCE = ("seed", "data_seed", "root", "device", "checkpoint_every", "evaluate_every")
 _VARIED = ("k", "beta", "sampler", "weight", "lm_weight", "mixture")  # arguments of InfoNCE that its rows differ in
 
 
@@ -200,7 +200,7 @@ def _alike(
 
 def _scale(entry: Entry) -> str:
     """What runs of one figure share."""
-    hidden = (*_APART, *_CHANCE)
+    hidden = (*_APART, *CHANCE)
     values = {key: value for key, value in entry.recipe.as_dict().items() if key not in hidden}
     return json.dumps(values, sort_keys=True)
 

@@ -49,6 +49,14 @@ _FREE = (
     "evaluate_every",
     "tables",
 )  # may change from one start of a run to the next
+CHANCE = (
+    "seed",
+    "data_seed",
+    "root",
+    "device",
+    "checkpoint_every",
+    "evaluate_every",
+)  # in which runs of one setting differ
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from scns import paper, recognise, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.files import atomic
-from scns.recipe import Recipe
+from scns.recipe import CHANCE, Recipe
 from scns.tables import Cell
 
 _SMALLER = ("data", "size", "input_size", "subset", "labelled", "epochs", "validation", "student")
@@ -196,8 +196,7 @@ def _entries(path: Path) -> list[Entry]:
 
 def _kind(entry: Entry) -> str:
     """What runs of one line share."""
-    ignored = ("seed", "data_seed", "device", "root", "checkpoint_every", "evaluate_every")
-    hidden = (*ignored, "teacher", "weights") if entry.cell is not None else ignored  # of a table, known by its name
+    hidden = (*CHANCE, "teacher", "weights") if entry.cell is not None else CHANCE  # of a table, known by its name
     written_out = recognise.effective(entry.recipe, entry.path)
     values = {key: value for key, value in written_out.as_dict().items() if key not in hidden}
     return json.dumps([entry.cell and entry.cell.name, values, entry.changed, entry.notes], sort_keys=True)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scns import datasets, memory, methods, models, room, words
+from scns import checks, datasets, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, of_each
@@ -359,9 +359,8 @@ def _on_host(recipe: Recipe, train: Images, test: Images, device: torch.device) 
 
 
 def choose_device(recipe: Recipe) -> torch.device:
-    if recipe.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device=cuda was asked for, but torch sees no CUDA device; use device=cpu.")
-    return torch.device("cuda" if recipe.device != "cpu" and torch.cuda.is_available() else "cpu")
+    asked = None if recipe.device == "auto" else checks.place(recipe.device)
+    return asked or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager

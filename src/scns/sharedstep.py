@@ -136,7 +136,7 @@ class _Pass(nn.Module):
 
 
 def _expect_other_streams() -> None:
-    tell = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)  # from torch 2.10 on
+    tell = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)  # not in every torch
     if tell is not None:
         tell(False)
 

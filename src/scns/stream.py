@@ -31,7 +31,7 @@ from scns.source import Source
 
 _LEAST_ROWS = 16  # of a block; below, reading the columns again and again would take all the time
 _LEAST_COLUMNS = 1024
-_WORKSPACE = {"cpu": 0, "cuda": 34 << 20}  # of products themselves, where they have not been there before
+WORKSPACE = {"cpu": 0, "cuda": 34 << 20}  # of products themselves, where they have not been there before
 _MOST_COLUMNS = {"cpu": 1 << 18, "cuda": 1 << 20}  # beyond, a tile of scores would have too few rows for a fast product
 
 
@@ -59,7 +59,7 @@ def plan(
     as the next block, as a unit vector, and on a GPU in half precision. Scores are float32 with masks beside them.
     """
     cuda = torch.device(device).type == "cuda"
-    fixed += _WORKSPACE["cuda" if cuda else "cpu"]
+    fixed += WORKSPACE["cuda" if cuda else "cpu"]
     best = k + SPARE
     fetched = k + k // 4 + 64 if cuda else best
     a_row, a_column = 8 * dim + 12 * best + 64, (16 if cuda else 12) * dim

@@ -8,13 +8,10 @@ from pathlib import Path
 from statistics import mean
 
 from scns import recognise
-from scns.claims import Difference, paired
+from scns.claims import OF_THE_METHOD, Difference, paired
 from scns.report.svg import Curve
 from scns.results import Entry, Line, Results
 
-_OF_THE_METHOD = (
-    "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "root", "device",
-)  # fmt: skip
 _POINTS = 400  # of a curve: more than a screen shows, and a page of 100 runs stays below 5 MB
 
 
@@ -80,7 +77,7 @@ def _is_uniform(entry: Entry) -> bool:
 
 def _setting(entry: Entry) -> str:
     """What runs share that are compared: all but the method, where it runs, and chance."""
-    hidden = (*_OF_THE_METHOD, "seed", "data_seed")
+    hidden = (*OF_THE_METHOD, "seed")
     values = {key: value for key, value in entry.recipe.as_dict().items() if key not in hidden}
     cell = entry.cell and [entry.cell.table, entry.cell.column.slug]
     return json.dumps([cell, bool(entry.recipe.teacher and entry.recipe.distil), values], sort_keys=True)
