@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from conftest import ALONE
+from gpu_bytes import simulated
 from scns import budget, checks, room, search, stream
 from scns.errors import InputError
 from scns.memory import FeatureQueue, FeatureTable, check_room
@@ -281,6 +282,34 @@ def test_half_precision_finds_the_same(
     assert same(whole, NeighborTable.build(x, labels, k=30, positive=None, memory="2M"))
 
 
+@pytest.mark.parametrize(
+    ("rows", "dim", "k", "memory", "classes", "positive", "asked"),
+    [
+        (30_000, 24, 50, "100M", 20, "max", 4400),  # whole classes, whose products with themselves are 18 MB each
+        (3000, 24, 10, "45M", 3, 0.9, 1400),
+        (2000, 512, 10, "73M", 20, "max", 300),  # hardly the least memory
+        (6000, 16, 20, "43M", 1500, None, 900),  # half precision settles no row
+        (1_000_000, 2, 1, "60M", 2, 0.5, 1),  # the class of one row is too large
+    ],
+)
+def test_a_gpu_holds_no_more_than_its_memory(
+    rows: int, dim: int, k: int, memory: str, classes: int, positive: Any, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, classes, (rows,), generator=generator)
+    x = torch.randn(rows, dim, generator=generator) + (10 if positive is None else 0)
+    cut = budget.plan(rows, dim, k, memory, "cuda")
+    data = search.corpus(x, labels, "label", None)
+    some = data.order[:asked]  # class by class
+    with simulated(monkeypatch) as gpu:
+        found = stream.streamed(data, Source([x], data.order, "cuda"), some, k, cut, positive=positive)
+    own = room.parse(memory) - stream.WORKSPACE["cuda"]
+    assert own / 10 < gpu.peak <= own, f"{gpu.peak:,} bytes of {own:,}, the largest: {gpu.at_peak[:6]}"
+    whole = search.exact(data, some, k, positive=positive)
+    assert torch.equal(found.indices, whole.indices) and torch.equal(found.scores, whole.scores)
+    assert positive is None or torch.equal(found.positive, whole.positive)  # type: ignore[arg-type]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("memory", ["100M", "2G"])
 def test_streamed_is_in_memory_on_a_gpu(memory: str) -> None:
@@ -292,7 +321,10 @@ def test_streamed_is_in_memory_on_a_gpu(memory: str) -> None:
     before = torch.cuda.memory_allocated()
     streamed = NeighborTable.build(x, labels, k=50, device="cuda", memory=memory)
     own = room.parse(memory) - stream.WORKSPACE["cuda"]  # that of products is there since the first search
-    assert torch.cuda.max_memory_allocated() - before <= own
+    used = torch.cuda.max_memory_allocated() - before
+    assert used <= own, (
+        f"{used:,} bytes were used, {own:,} of memory={memory} are allowed; {before:,} were there before"
+    )
     assert same(whole.to("cpu"), streamed)
     host = NeighborTable.build(x, labels, k=50)
     assert (host.indices == streamed.indices).float().mean() > 0.9999  # unit vectors differ in their last digit

@@ -28,16 +28,17 @@ def same_class(
     left, counts = torch.unique_consecutive(start[places], return_counts=True)
     top = counts.cumsum(0) - counts
     sizes = stop[places[top]] - left
-    for classes, chunk in _batches(counts.tolist(), sizes.tolist(), products, dim):
+    for classes in _batches(counts.tolist(), sizes.tolist(), products, dim):
         some = torch.tensor(classes, device=places.device)
         width, height = int(sizes[some].max()), int(counts[some].max())
+        chunk = max(1, products // (len(classes) * max(width, dim)))  # rows at a time: all, but of one large class
         column = left[some, None] + torch.arange(width, device=places.device)  # [classes, width]
         outside = column >= (left + sizes)[some, None]
         for first in range(0, height, chunk):
             row = top[some, None] + torch.arange(first, min(first + chunk, height), device=places.device)
             inside = row < (top + counts)[some, None]
             place = places[row.clamp(max=len(places) - 1)]  # [classes, rows]
-            scores = _products(unit, place, column.clamp(max=len(start) - 1), products // dim)
+            scores = _products(unit, place, column.clamp(max=len(start) - 1), products, dim)
             banned = outside[:, None] | (place[:, :, None] == column[:, None])
             scores.masked_fill_(banned.to(scores.device), -torch.inf)
             found = _reduced(scores, (sizes[some, None] - 1).to(scores.device), kind)
@@ -45,28 +46,31 @@ def same_class(
     return result
 
 
-def _batches(counts: list[int], sizes: list[int], products: int, dim: int) -> Iterator[tuple[list[int], int]]:
-    """(classes to take together, rows of each to take at a time), small classes first."""
+def _batches(counts: list[int], sizes: list[int], products: int, dim: int) -> Iterator[list[int]]:
+    """Classes to take together, small ones first; one that is too large for `products` is alone."""
     batch: list[int] = []
     height = 0
     for each in sorted(range(len(sizes)), key=lambda number: sizes[number]):
         taller = max(height, counts[each])
         full = (len(batch) + 1) * max(taller * sizes[each], (taller + sizes[each]) * dim) > products
         if batch and (full or sizes[each] > 2 * sizes[batch[0]]):  # padding to twice the size is the most
-            yield batch, height
+            yield batch
             batch, taller = [], counts[each]
         batch, height = [*batch, each], taller
-    yield batch, height if len(batch) > 1 else max(1, min(height, products // (sizes[batch[0]] + dim)))
+    yield batch
 
 
-def _products(unit: Rows, rows: Tensor, columns: Tensor, step: int) -> Tensor:
-    """Float64 products of `rows` [classes, r] with `columns` [classes, c] of their class: [classes, r, c]."""
+def _products(unit: Rows, rows: Tensor, columns: Tensor, products: int, dim: int) -> Tensor:
+    """Float64 products of `rows` [classes, r] with `columns` [classes, c] of their class: [classes, r, c].
+
+    Where the vectors are, or where `columns` is if those of one row are too many to be held there.
+    """
     left = unit[rows.flatten()].view(*rows.shape, -1).double()
-    step = max(1, step // len(rows))
     parts = []
-    for some in columns.split(step, dim=1):
+    for some in columns.split(max(1, products // (len(rows) * dim)), dim=1):
         right = unit[some.flatten()].view(*some.shape, -1).double()
-        parts.append(rounded(torch.bmm(left, right.mT)))
+        part = rounded(torch.bmm(left, right.mT))
+        parts.append(part if columns.shape[1] <= products else part.to(columns.device))
     return torch.cat(parts, 2) if len(parts) > 1 else parts[0]
 
 

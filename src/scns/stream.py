@@ -97,7 +97,8 @@ def streamed(
     for start in range(0, len(rows), cut.rows):
         some = slice(start, min(start + cut.rows, len(rows)))
         if positive is not None and result.positive is not None:
-            own = same_class(data.start, data.stop, source, rows[some], positive, cut.spare // 48, source.dim)
+            products = cut.spare // 48  # each is there up to four times, with its vectors and, for a quantile, sorted
+            own = same_class(data.start, data.stop, source, rows[some], positive, products, source.dim)
             result.positive[home[some]] = own.half()
 
         def advance(part: float, start: int = start, some: slice = some) -> None:
