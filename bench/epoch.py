@@ -71,49 +71,69 @@ def random_images(count: int, device: torch.device, classes: int = 100) -> Image
     return Images(pixels, labels, names, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)).to(device)
 
 
+class Case:
+    """Students of a case, set up; `epoch()` trains them for one and returns its seconds. The first also captures."""
+
+    def __init__(self, name: str, count: int, device: str, student: str) -> None:
+        values, self.teacher, self.students = CASES[name]
+        self.name, self.count = name, count
+        self.recipe = Recipe(student=student, device=device, **{"batch": 64, **values})
+        self.device = choose_device(self.recipe)
+        self.folder = tempfile.TemporaryDirectory()
+        images = random_images(count, self.device)
+        data = Data(images, images.subset(torch.arange(min(count, 64))), None)
+        teacher = None
+        if self.teacher:
+            network = placed(build(self.teacher, images.classes), self.device)
+            fast = self.recipe.precision == "bf16"
+            teacher = Teacher(network, bf16=fast, compiled=self.recipe.compile != "no")
+        self.started, self.first = time.perf_counter(), 0.0
+        with backends([self.recipe]):
+            self.runs = [
+                Run(
+                    Recipe(**{**self.recipe.as_dict(), "seed": seed, "data_seed": 0}),
+                    f"{self.folder.name}/{seed}",
+                    data,
+                    teacher,
+                )
+                for seed in range(self.students)
+            ]
+            self.pack = Pack(self.runs)
+
+    def epoch(self) -> float:
+        begin = time.perf_counter()
+        with backends([self.recipe]):
+            for _ in self.pack.launch(Watch()):
+                if not self.first:
+                    _wait(self.device)
+                    self.first = time.perf_counter() - self.started
+            _wait(self.device)
+        for run in self.runs:
+            run.epoch, run.place = run.epoch + 1, 0
+        return time.perf_counter() - begin
+
+    def told(self, seconds: list[float]) -> dict[str, object]:
+        epoch = statistics.median(seconds)
+        steps = -(-self.count // self.recipe.batch)
+        cuda = self.device.type == "cuda"
+        return {
+            "case": self.name,
+            "student": self.recipe.student,
+            "teacher": self.teacher,
+            "students": self.students,
+            "epoch_s": round(epoch, 3),
+            "s_per_student": round(epoch / self.students, 3),
+            "ms_a_step": round(epoch / steps / self.students * 1e3, 3),
+            "first_step_s": round(self.first, 2),
+            "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if cuda else None,
+            "hardware": torch.cuda.get_device_name() if cuda else "cpu",
+            "torch": torch.__version__,
+        }
+
+
 def measure(name: str, epochs: int, count: int, device: str, student: str) -> dict[str, object]:
-    values, teacher_name, students = CASES[name]
-    recipe = Recipe(student=student, device=device, **{"batch": 64, **values})
-    place = choose_device(recipe)
-    images = random_images(count, place)
-    data = Data(images, images.subset(torch.arange(min(count, 64))), None)
-    teacher = None
-    if teacher_name:
-        network = placed(build(teacher_name, images.classes), place)
-        teacher = Teacher(network, bf16=recipe.precision == "bf16", compiled=recipe.compile != "no")
-    with tempfile.TemporaryDirectory() as folder, backends([recipe]):
-        start = time.perf_counter()
-        runs = [
-            Run(Recipe(**{**recipe.as_dict(), "seed": seed, "data_seed": 0}), f"{folder}/{seed}", data, teacher)
-            for seed in range(students)
-        ]
-        pack, watch = Pack(runs), Watch()
-        seconds, first = [], 0.0
-        for _ in range(epochs + 1):
-            begin = time.perf_counter()
-            for number, _step in enumerate(pack.launch(watch)):
-                if number == 0 and not first:
-                    _wait(place)
-                    first = time.perf_counter() - start
-            _wait(place)
-            seconds.append(time.perf_counter() - begin)
-            for run in runs:
-                run.epoch, run.place = run.epoch + 1, 0
-    epoch = statistics.median(seconds[1:])
-    steps = -(-count // recipe.batch)
-    return {
-        "case": name,
-        "student": student,
-        "teacher": teacher_name,
-        "students": students,
-        "epoch_s": round(epoch, 3),
-        "s_per_student": round(epoch / students, 3),
-        "ms_a_step": round(epoch / steps / students * 1e3, 3),
-        "first_step_s": round(first, 2),
-        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if place.type == "cuda" else None,
-        "hardware": torch.cuda.get_device_name() if place.type == "cuda" else "cpu",
-        "torch": torch.__version__,
-    }
+    case = Case(name, count, device, student)
+    return case.told([case.epoch() for _ in range(epochs + 1)][1:])
 
 
 START = """

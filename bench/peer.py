@@ -1,13 +1,12 @@
 """Times RepDistiller's own training loop beside ours, interleaved, on the same random images; one JSON line a case.
 
-  python bench/peer.py CHECKOUT                        stock: its defaults, 8 workers
-  python bench/peer.py CHECKOUT --tuned                16 pinned, persistent workers
-  python bench/peer.py CHECKOUT --cases kd --epochs 2
+  python bench/peer.py CHECKOUT                        stock (its defaults, 8 workers), then 16 pinned, persistent ones
+  python bench/peer.py CHECKOUT --cases kd --peers stock --epochs 2
 
 CHECKOUT is a folder with HobbitLong/RepDistiller, left as it is: what keeps it from running on a current torchvision
 (a removed attribute, a logger that is not installed) is supplied from outside. Its time is what it prints after each
-epoch, without validation; ours is that of bench/epoch.py, the mean of a run before the peer's and one after it. Both
-train resnet20 from a random resnet110, batch 64.
+epoch, without validation; ours is that of bench/epoch.py, the mean of epochs before the peer's and as many after them,
+by the same captured steps. Both train resnet20 from a random resnet110, batch 64.
 """
 
 import argparse
@@ -73,10 +72,12 @@ def run_peer(checkout: Path, method: str, epochs: int, tuned: bool, images: int)
     runpy.run_path(str(checkout / "train_student.py"), run_name="__main__")
 
 
-def time_peer(given: argparse.Namespace, method: str) -> float:
+def time_peer(given: argparse.Namespace, method: str, tuned: bool) -> float:
     """Median seconds of its epochs after the first, from what it prints."""
     words = [sys.executable, str(Path(__file__).resolve()), str(given.checkout.resolve()), "--worker", method]
-    words += ["--epochs", str(given.epochs + 1), "--images", str(given.images)] + (["--tuned"] if given.tuned else [])
+    words += ["--epochs", str(given.epochs + 1), "--images", str(given.images)] + (
+        ["--peers", "tuned"] if tuned else []
+    )
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     times = [float(seconds) for seconds in re.findall(r"epoch \d+, total time ([\d.]+)", done.stdout)]
@@ -90,7 +91,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--cases", default="kd,crd")
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs of each side, after a first")
-    parser.add_argument("--tuned", action="store_true", help="16 pinned, persistent workers for the peer")
+    parser.add_argument("--peers", default="stock,tuned", help="tuned: 16 pinned, persistent workers")
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -99,27 +100,23 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("the peer runs on a CUDA GPU alone, and there is none here.")
     if given.worker:
-        run_peer(given.checkout, given.worker, given.epochs, given.tuned, given.images)
+        run_peer(given.checkout, given.worker, given.epochs, given.peers == "tuned", given.images)
         return
     sys.path.insert(0, str(Path(__file__).parent))
-    from epoch import measure  # type: ignore[import-not-found]
+    from epoch import Case  # type: ignore[import-not-found]
 
     for method in given.cases.split(","):
-        first = [measure(name, given.epochs, given.images, "cuda", "resnet20") for name in OURS[method]]
-        peer = time_peer(given, method)
-        second = [measure(name, given.epochs, given.images, "cuda", "resnet20") for name in OURS[method]]
-        for one, other in zip(first, second, strict=True):
-            both = [one["s_per_student"], other["s_per_student"]]
-            ours = statistics.mean(both)
-            told = {
-                "case": method,
-                "peer": "tuned" if given.tuned else "stock",
-                "peer_epoch_s": peer,
-                "ours": one["case"],
-            }
-            told |= {"ours_s_per_student": round(ours, 3), "before_and_after": both, "ratio": round(peer / ours, 1)}
-            told["hardware"] = one["hardware"]
-            print(json.dumps({**told, "torch": one["torch"]}), flush=True)
+        ours = [Case(name, given.images, "cuda", "resnet20") for name in OURS[method]]
+        first = [[case.epoch() for _ in range(given.epochs + 1)][1:] for case in ours]
+        peers = {name: time_peer(given, method, name == "tuned") for name in given.peers.split(",")}
+        second = [[case.epoch() for _ in range(given.epochs)] for case in ours]
+        for case, before, after in zip(ours, first, second, strict=True):
+            told = {"case": method, **{f"peer_{name}_epoch_s": seconds for name, seconds in peers.items()}}
+            each = [statistics.median(seconds) / case.students for seconds in (before, after)]
+            told |= {"ours": case.name, "before_and_after": [round(seconds, 3) for seconds in each]}
+            told |= {f"ratio_{name}": round(seconds / statistics.mean(each), 1) for name, seconds in peers.items()}
+            said = case.told(after)
+            print(json.dumps({**told, "hardware": said["hardware"], "torch": said["torch"]}), flush=True)
 
 
 if __name__ == "__main__":
