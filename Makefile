@@ -20,7 +20,7 @@ test-gpu:
 	PYTHONPATH=src python3 -m pytest -m gpu
 
 test-scale: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,ann,cluster]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,ann,cluster,kernels]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "scale and not gpu"
 
 lint: $(READY)

@@ -42,6 +42,8 @@ LAYERS = [
         "scores",
         "share",
         "syncnorm",
+        "convnorm",
+        "kernels",
     },
     {"neighbors", "sampling", "soft", "batches", "gallery"},
     {"datasets", "models", "methods"},

@@ -138,6 +138,14 @@ class Run:
             return None
         return synchronise([self.student] if self.whole else [self.student, self.method], self.world)
 
+    def _trained(self) -> nn.Module:
+        """The student as steps see it: with kernels of our own, where it is compiled for a GPU that has them."""
+        wanted = self.recipe.compile != "no" and self.bf16 and self.device.type == "cuda" and self.world.size == 1
+        if not wanted or not models.fusible(self.device):
+            return self.student
+        size = self.data.train.size
+        return models.fused(self.student, torch.zeros(1, 3, size, size, device=self.device), torch.bfloat16)
+
     def _member(self) -> Member:
         recipe, stage = self.recipe, self.stages[self.stage]
         if stage is None:
@@ -152,7 +160,7 @@ class Run:
             rate = stage.lr or recipe.lr
         optimizer = SGD(trained, rate, recipe.momentum, recipe.weight_decay, recipe.nesterov)
         return Member(
-            self.student,
+            self._trained(),
             self.method,
             losses,
             optimizer,

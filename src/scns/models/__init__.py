@@ -6,6 +6,7 @@ from scns import plugins
 from scns.errors import InputError
 from scns.models._cost import flops, parameters
 from scns.models._fold import folded
+from scns.models._fuse import fused, fusible
 from scns.models._hooks import HookedNetwork, features_of
 from scns.models._network import Network
 from scns.models._weights import load_weights, start_from
@@ -18,6 +19,8 @@ __all__ = [
     "features_of",
     "flops",
     "folded",
+    "fused",
+    "fusible",
     "load_weights",
     "names",
     "parameters",

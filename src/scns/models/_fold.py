@@ -16,7 +16,7 @@ def folded(network: nn.Module, sample: Tensor) -> nn.Module:
     and nowhere else, neither to another operation nor out of the network as a feature.
     """
     network = copy.deepcopy(network).eval()
-    for conv_name, norm_name in _pairs(network, sample):
+    for conv_name, norm_name in pairs(network, sample):
         conv, norm = network.get_submodule(conv_name), network.get_submodule(norm_name)
         assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
         _fold(conv, norm)
@@ -59,7 +59,7 @@ class _Uses(TorchDispatchMode):
 
 
 @torch.no_grad()
-def _pairs(network: nn.Module, sample: Tensor) -> list[tuple[str, str]]:
+def pairs(network: nn.Module, sample: Tensor) -> list[tuple[str, str]]:
     uses = _Uses()
     made: dict[int, tuple[str, Tensor]] = {}  # the tensors are kept, so that no id comes twice
     candidates: list[tuple[str, str, int]] = []

@@ -1,0 +1,207 @@
+"""Convolutions for few channels on a GPU, in Triton: with 16 to 64 channels cuDNN takes two to three times as long.
+
+Activations lie in memory as [images, height, width, channels], weights as [outputs, taps, inputs]: torch's
+channels_last. Products are of bfloat16 numbers, sums of float32. All sums are taken in a fixed order, so results are
+the same in every run. Imported on a machine with CUDA only.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language import constexpr
+
+
+@triton.jit
+def _taken(
+    x, image, top, left, inside, step,
+    H: constexpr, W: constexpr, C: constexpr, SIDE: constexpr, TAPS: constexpr, K: constexpr,
+):  # fmt: skip
+    """[pixels, K]: the inputs under `TAPS` taps of the kernel from step * TAPS on; zero outside of the image."""
+    k, tap = tl.arange(0, K), tl.arange(0, K) // C
+    if TAPS <= SIDE:  # taps of one row, which lie side by side in memory
+        row, first = top + step * TAPS // SIDE, left + step * TAPS % SIDE
+        column = first[:, None] + tap[None, :]
+        inside = (inside & (row >= 0) & (row < H))[:, None] & (column >= 0) & (column < W) & (tap < TAPS)[None, :]
+        place = (((image * H + row) * W + first) * C)[:, None] + k[None, :]
+    else:  # all of them
+        rows, column = top[:, None] + (tap // SIDE)[None, :], left[:, None] + (tap % SIDE)[None, :]
+        inside = inside[:, None] & (rows >= 0) & (rows < H) & (column >= 0) & (column < W) & (tap < TAPS)[None, :]
+        place = ((image[:, None] * H + rows) * W + column) * C + (k % C)[None, :]
+    return tl.load(x + place, mask=inside, other=0.0)
+
+
+@triton.jit
+def _convolve(
+    x, w, y, sums, pixels,
+    H: constexpr, W: constexpr, HO: constexpr, WO: constexpr, CI: constexpr, CO: constexpr, SIDE: constexpr,
+    STRIDE: constexpr, BACK: constexpr, SUMS: constexpr, TAPS: constexpr, K: constexpr, ROWS: constexpr,
+):  # fmt: skip
+    """`ROWS` pixels of a convolution. BACK: of its gradient by the inputs (w is [CI, taps, CO], taken backwards)."""
+    part = tl.program_id(0)
+    m, n, k = part * ROWS + tl.arange(0, ROWS), tl.arange(0, CO), tl.arange(0, K)
+    inside = m < pixels
+    image, top, left = m // (HO * WO), m // WO % HO * STRIDE - SIDE // 2, m % WO * STRIDE - SIDE // 2
+    EVERY: tl.constexpr = SIDE * SIDE
+    total = tl.zeros((ROWS, CO), dtype=tl.float32)
+    for step in range(0, EVERY // TAPS):
+        tile = _taken(x, image, top, left, inside, step, H, W, CI, SIDE, TAPS, K)
+        if BACK:
+            place = ((k * EVERY + EVERY - 1 - step) * CO)[:, None] + n[None, :]
+        else:
+            place = (n * (EVERY * CI))[None, :] + (step * (TAPS * CI) + k)[:, None]
+        weights = tl.load(w + place, mask=(k < TAPS * CI)[:, None] & (n >= 0)[None, :], other=0.0)
+        total = tl.dot(tile, weights.to(tile.dtype), total)
+    rounded = total.to(y.dtype.element_ty)
+    tl.store(y + m[:, None] * CO + n[None, :], rounded, mask=inside[:, None] & (n >= 0)[None, :])
+    if SUMS:  # of what was stored; pixels beyond the last are zeros
+        again = rounded.to(tl.float32)
+        tl.store(sums + part * (2 * CO) + n, tl.sum(again, 0))
+        tl.store(sums + part * (2 * CO) + CO + n, tl.sum(again * again, 0))
+
+
+@triton.jit
+def _back_by_two(
+    g, w, dx, pixels, HO: constexpr, WO: constexpr, CI: constexpr, CO: constexpr, SIDE: constexpr, ROWS: constexpr
+):  # fmt: skip
+    """The gradient by the inputs at stride 2: `ROWS` positions of `g` give four times as many of the inputs."""
+    m, n = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, CI)
+    inside, image, y, x = m < pixels, m // (HO * WO), m // WO % HO, m % WO
+    weight = w + (tl.arange(0, CO) * (SIDE * SIDE * CI))[:, None] + n[None, :]
+    g00 = _taken(g, image, y, x, inside, 0, HO, WO, CO, 1, 1, CO)
+    if SIDE == 3:  # an input at an even place is under the middle tap alone, others under two or four
+        g01 = _taken(g, image, y, x + 1, inside, 0, HO, WO, CO, 1, 1, CO)
+        g10 = _taken(g, image, y + 1, x, inside, 0, HO, WO, CO, 1, 1, CO)
+        g11 = _taken(g, image, y + 1, x + 1, inside, 0, HO, WO, CO, 1, 1, CO)
+        w0 = tl.load(weight).to(g00.dtype)
+        w1 = tl.load(weight + CI).to(g00.dtype)
+        w2 = tl.load(weight + 2 * CI).to(g00.dtype)
+        w3 = tl.load(weight + 3 * CI).to(g00.dtype)
+        w4 = tl.load(weight + 4 * CI).to(g00.dtype)
+        w5 = tl.load(weight + 5 * CI).to(g00.dtype)
+        w6 = tl.load(weight + 6 * CI).to(g00.dtype)
+        w7 = tl.load(weight + 7 * CI).to(g00.dtype)
+        w8 = tl.load(weight + 8 * CI).to(g00.dtype)
+        e00 = tl.dot(g00, w4)
+        e01 = tl.dot(g01, w3, tl.dot(g00, w5))
+        e10 = tl.dot(g10, w1, tl.dot(g00, w7))
+        e11 = tl.dot(g11, w0, tl.dot(g10, w2, tl.dot(g01, w6, tl.dot(g00, w8))))
+    else:
+        e00 = tl.dot(g00, tl.load(weight).to(g00.dtype))
+        e01 = tl.zeros((ROWS, CI), dtype=tl.float32)
+        e10, e11 = e01, e01
+    place = dx + (((image * (2 * HO) + 2 * y) * (2 * WO) + 2 * x) * CI)[:, None] + n[None, :]
+    inside = inside[:, None] & (n >= 0)[None, :]
+    tl.store(place, e00.to(dx.dtype.element_ty), mask=inside)
+    tl.store(place + CI, e01.to(dx.dtype.element_ty), mask=inside)
+    tl.store(place + 2 * WO * CI, e10.to(dx.dtype.element_ty), mask=inside)
+    tl.store(place + (2 * WO + 1) * CI, e11.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _by_weights(
+    x, g, parts, pixels, chunk, H: constexpr, W: constexpr, HO: constexpr, WO: constexpr, CI: constexpr, CO: constexpr,
+    SIDE: constexpr, STRIDE: constexpr, TAPS: constexpr, K: constexpr, ROWS: constexpr,
+):  # fmt: skip
+    """The gradient by the weights under `TAPS` taps, of `chunk` pixels."""
+    part, step, n, k = tl.program_id(0), tl.program_id(1), tl.arange(0, CO), tl.arange(0, K)
+    total = tl.zeros((K, CO), dtype=tl.float32)
+    for start in range(0, chunk, ROWS):
+        m = part * chunk + start + tl.arange(0, ROWS)
+        inside = m < pixels
+        image, top, left = m // (HO * WO), m // WO % HO * STRIDE - SIDE // 2, m % WO * STRIDE - SIDE // 2
+        gradient = tl.load(g + m[:, None] * CO + n[None, :], mask=inside[:, None] & (n >= 0)[None, :], other=0.0)
+        tile = _taken(x, image, top, left, inside, step, H, W, CI, SIDE, TAPS, K)
+        total = tl.dot(tl.trans(tile), gradient, total)
+    EVERY: tl.constexpr = SIDE * SIDE
+    place = (n * (EVERY * CI))[None, :] + (step * (TAPS * CI) + k)[:, None]
+    inside = (k < TAPS * CI)[:, None] & (n >= 0)[None, :]
+    tl.store(parts + part * (EVERY * CI * CO) + place, total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _total(parts, total, count, SIZE: constexpr, WIDE: constexpr, DEEP: constexpr):
+    """[SIZE]: the sum of `count` parts."""
+    e = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    found = tl.zeros((WIDE,), dtype=tl.float32)
+    for start in range(0, count, DEEP):
+        part = start + tl.arange(0, DEEP)
+        inside = (part < count)[:, None] & (e < SIZE)[None, :]
+        found += tl.sum(tl.load(parts + part[:, None] * SIZE + e[None, :], mask=inside, other=0.0), 0)
+    tl.store(total + e, found, mask=e < SIZE)
+
+
+@triton.jit(do_not_specialize=["count", "pixels"])
+def _statistics(sums, mean, var, count, pixels, CO: constexpr, WIDE: constexpr, DEEP: constexpr):
+    """Mean and (biased) variance from `count` parts of sums and sums of squares, `WIDE` channels of them."""
+    n = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    first, second = tl.zeros((WIDE,), dtype=tl.float32), tl.zeros((WIDE,), dtype=tl.float32)
+    for start in range(0, count, DEEP):
+        part = start + tl.arange(0, DEEP)
+        place, inside = sums + part[:, None] * (2 * CO) + n[None, :], (part < count)[:, None] & (n >= 0)[None, :]
+        first += tl.sum(tl.load(place, mask=inside, other=0.0), 0)
+        second += tl.sum(tl.load(place + CO, mask=inside, other=0.0), 0)
+    middle = first / pixels
+    tl.store(mean + n, middle)
+    tl.store(var + n, tl.maximum(second / pixels - middle * middle, 0.0))
+
+
+def _shapes(x: Tensor, y: Tensor, side: int, stride: int) -> dict[str, Any]:
+    """Of a convolution from x to y."""
+    given = dict(H=x.shape[2], W=x.shape[3], HO=y.shape[2], WO=y.shape[3], CI=x.shape[1], CO=y.shape[1])
+    return {**given, "SIDE": side, "STRIDE": stride}
+
+
+def _rows(channels: int) -> int:
+    return 128 if channels < 64 else 64  # pixels at a time: more of 64 channels do not stay in registers
+
+
+def convolve(x: Tensor, w: Tensor, y: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """Write the convolution to y; (mean, variance) of each channel of it."""
+    pixels, rows, side = y.shape[0] * y.shape[2] * y.shape[3], _rows(y.shape[1]), w.shape[2]
+    taps = side * side if x.shape[1] < 16 else 1  # a product needs 16 numbers to sum over
+    count, outputs = triton.cdiv(pixels, rows), y.shape[1]
+    sums = torch.empty(count, 2, outputs, device=x.device)
+    mean, var = torch.empty(outputs, device=x.device), torch.empty(outputs, device=x.device)
+    _convolve[(count,)](
+        x, w, y, sums, pixels, **_shapes(x, y, side, stride), BACK=0, SUMS=1, TAPS=taps,
+        K=triton.next_power_of_2(taps * x.shape[1]), ROWS=rows, num_warps=4, num_stages=4,
+    )  # fmt: skip
+    _statistics[(outputs // 16,)](sums, mean, var, count, pixels, CO=outputs, WIDE=16, DEEP=512, num_warps=8)
+    return mean, var
+
+
+def by_inputs(g: Tensor, w: Tensor, dx: Tensor, stride: int) -> None:
+    """Write the gradient by the inputs to dx."""
+    inputs, side, rows = dx.shape[1], w.shape[2], _rows(max(g.shape[1], dx.shape[1]))
+    pixels = g.shape[0] * g.shape[2] * g.shape[3]
+    if stride == 2:
+        sizes = dict(HO=g.shape[2], WO=g.shape[3], CI=inputs, CO=g.shape[1], SIDE=side, ROWS=rows)
+        _back_by_two[(triton.cdiv(pixels, rows),)](g, w, dx, pixels, **sizes, num_warps=4)
+        return
+    _convolve[(triton.cdiv(pixels, rows),)](
+        g, w, dx, dx, pixels, **_shapes(g, dx, side, 1), BACK=1, SUMS=0, TAPS=1, K=g.shape[1], ROWS=rows,
+        num_warps=4, num_stages=4,
+    )  # fmt: skip
+
+
+def by_weights(g: Tensor, x: Tensor, dw: Tensor, stride: int) -> None:
+    """Write the gradient by the weights to dw."""
+    inputs, side = dw.shape[1:3]
+    taps = side * side if inputs < 16 else side if inputs < 64 else 1
+    rows, groups = (128 if inputs <= 16 else 64), side * side // taps
+    pixels = g.shape[0] * g.shape[2] * g.shape[3]
+    # Programs for each of a hundred or more processors: three, but fewer where their parts are large to write and add.
+    chunk = rows * triton.cdiv(pixels, rows * max(1, (396 if inputs <= 16 else 198) // groups))
+    count = triton.cdiv(pixels, chunk)
+    parts = torch.empty(count, dw.numel(), device=dw.device)
+    _by_weights[(count, groups)](
+        x, g, parts, pixels, chunk, **_shapes(x, g, side, stride), TAPS=taps, K=triton.next_power_of_2(taps * inputs),
+        ROWS=rows, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    deep = min(128, triton.next_power_of_2(count))  # all parts in one go, where registers hold them
+    _total[(triton.cdiv(dw.numel(), 32),)](parts, dw, count, SIZE=dw.numel(), WIDE=32, DEEP=deep, num_warps=4)

@@ -1,0 +1,66 @@
+"""A network for training whose convolutions and batch norms are one function each: fewer kernels, the same numbers."""
+
+import copy
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scns.convnorm import ConvNorm, fits
+from scns.models._fold import pairs
+
+
+def fusible(device: torch.device) -> bool:
+    """Whether the kernels run there: Triton, and a GPU that multiplies bfloat16."""
+    return (
+        device.type == "cuda"
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+        and importlib.util.find_spec("triton") is not None
+    )
+
+
+def fused(network: nn.Module, sample: Tensor, dtype: torch.dtype) -> nn.Module:
+    """The network for training, in `dtype` where its parts are fused; the network itself where none can be."""
+    found = Fused(network, sample, dtype)
+    return found if found.parts else network
+
+
+class Fused(nn.Module):
+    """A network that shares its parameters and buffers with the one it was made of; for training only."""
+
+    def __init__(self, network: nn.Module, sample: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        shared = {id(each): each for each in (*network.parameters(), *network.buffers())}
+        self.network = copy.deepcopy(network, shared)
+        self.parts: list[ConvNorm] = []
+        for conv_name, norm_name in pairs(copy.deepcopy(network).eval(), sample):
+            conv, norm = self.network.get_submodule(conv_name), self.network.get_submodule(norm_name)
+            assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
+            same = not self.parts or norm.momentum == self.parts[0].norm.momentum
+            if fits(conv, norm) and same:
+                self.parts.append(ConvNorm(conv, norm, dtype))
+                _put(self.network, conv_name, self.parts[-1])
+                _put(self.network, norm_name, nn.Identity())
+        self.network.train()
+
+    def forward(self, images: Tensor, features: bool = False) -> Any:
+        seen = self.network(images, features=features)
+        self._note()
+        return seen
+
+    @torch.no_grad()
+    def _note(self) -> None:
+        """running <- (1 - momentum) running + momentum seen, of all batch norms at once; batches are not counted."""
+        momentum = self.parts[0].norm.momentum
+        assert momentum is not None  # `fits` saw to it
+        seen = zip(*(part.taken() for part in self.parts), strict=True)
+        for name, values in zip(("running_mean", "running_var"), seen, strict=True):
+            running = [getattr(part.norm, name) for part in self.parts]
+            torch._foreach_mul_(running, 1 - momentum)
+            torch._foreach_add_(running, values, alpha=momentum)
+
+
+def _put(network: nn.Module, name: str, part: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, part)
