@@ -79,7 +79,7 @@ class Part:
     def picked(self, z: Tensor, table: Tensor, rows: Tensor) -> Tensor:
         """The same for `rows`, out of the product with all rows."""
         place = self.place(rows)
-        return self._added((self.world.spread(z) @ table.T).gather(1, place), place)
+        return self._added((self.world.spread(z) @ table.T).gather(1, place.long()), place)
 
     def _added(self, products: Tensor, place: Tensor) -> Tensor:
         return self.world.added(torch.where(place < self.count, products, 0)) if self.divided else products

@@ -104,6 +104,8 @@ class Negatives(nn.Module):
     """What every sampler can do; see the top of this file. Its tensors follow `.to(device)`; it has no state."""
 
     everything = False  # True: `weights` names every sample, so logits are one product and no rows need gathering
+    counted = False  # True: `weights` names every candidate, with the log of how often it was drawn
+    candidates = 1  # how many are weighed for the draws of an anchor
     seed: int
     samples: int  # how many there are, N
 
@@ -192,6 +194,7 @@ class ClassNegatives(Negatives):
             lonely = (nearest[:, 0] < 0).nonzero()[:, 0].tolist()
             raise InputError(f"Classes {lonely[:5]} have no neighbours left in the class table; filter it less.")
         self.samples, self.fewest = len(labels), int(torch.where(nearest < 0, 0, counts[nearest]).sum(1).min())
+        self.candidates = nearest.shape[1]
         constants(
             self,
             labels=labels,
@@ -256,6 +259,7 @@ class InstanceNegatives(Negatives):
     negatives, log_weights = sampler.weights(rows, 4096)          # 4,096 draws as [batch, 100] logits with weights
     """
 
+    counted = True
     indices: Tensor
     scores: Tensor
 
@@ -278,6 +282,7 @@ class InstanceNegatives(Negatives):
             drawn = fallback.sample(empty, table.info.k, distinct=True)
             indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
         self.samples, self.fewest = table.info.corpus_rows, int((indices >= 0).sum(1).min())
+        self.candidates = indices.shape[1]
         constants(self, indices=indices, scores=scores)
 
     def extra_repr(self) -> str:
@@ -349,6 +354,7 @@ class MixedNegatives(Negatives):
             raise InputError(f"The parts of a mixture are of {counts} samples; make them for the same ones.")
         self.seed, self.samples = seed, counts[0]
         self.parts = nn.ModuleList([part for _, part in parts])
+        self.candidates = max(part.candidates for _, part in parts)
         total = sum(share for share, _ in parts)
         integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())

@@ -50,6 +50,7 @@ class SoftNegatives(Negatives):
             raise InputError(f"uniform={uniform} is the share of uniform draws: at least 0 and below 1.")
         self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
         self.pool, self.samples, embeddings = Pool(labels), len(labels), torch.as_tensor(embeddings)
+        self.candidates = clusters or len(labels)
         if embeddings.dim() != 2:
             raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
         if len(embeddings) != len(self.pool):

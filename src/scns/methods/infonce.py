@@ -13,17 +13,20 @@ appendix "InfoNCE-LM + ..." has the original negatives too; hence two weights.
 """
 
 from dataclasses import replace
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scns import chances, draws, functional, mixup
+from scns import chances, draws, mixup
+from scns.chances import Epoch
 from scns.errors import InputError
 from scns.features import Batch, Features
 from scns.functional.inputs import check_choice, check_positive
 from scns.memory import FeatureTable
 from scns.methods import Head, Method, Setting
+from scns.methods._drawn import Drawn, Rows
 from scns.methods._sampler import make_sampler
 from scns.neighbors import NeighborTable
 from scns.sampling import InstanceNegatives, Positives
@@ -101,6 +104,7 @@ class Objective(Method):
             )
         self.negatives, self.correct, self.tau = negatives, correct, tau
         self.weight, self.lm_weight = weight, lm_weight
+        self.mixes_negatives = lm_weight > 0 and mixture == "negatives"
         self.normalize, self.nu_per, self.mixture, self.positive = normalize, nu_per, mixture, positive
         self.symmetric, self.seed = symmetric, setting.seed
         self.whole_batch = lm_weight > 0 and (mixture != "negatives" or nu_per == "batch")
@@ -128,6 +132,7 @@ class Objective(Method):
         if start is not None:
             setting = replace(setting, embeddings=start.to(setting.labels.device).clone)
         self.sampler = make_sampler(setting, sampler, k=k, scale=scale, clusters=clusters)
+        self.drawn = Drawn(self._draw, len(setting.labels))
 
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
         losses = self.classification(batch, student, teacher)
@@ -141,39 +146,62 @@ class Objective(Method):
     def contrast(self, anchors: Tensor, epoch: Tensor, student: Tensor, teacher: Tensor | None) -> dict[str, Tensor]:
         """The weighted contrastive terms of unit features [batch, dim] of the samples `anchors`."""
         losses = {}
-        mixes_negatives = self.lm_weight > 0 and self.mixture == "negatives"
-        if self.weight or mixes_negatives:
-            drawn, log_weights = self.sampler.weights(anchors, self.negatives, epoch=epoch, correct=self.correct)
-            positives = anchors[:, None] if self.positive == "instance" else self.positives.sample(anchors, epoch=epoch)
-            rows = None if self.sampler.everything else drawn
-            pairs = [
-                (z, table.logits(z, positives)[:, 0], table.logits(z, rows))
-                for z, table in self._sides(student, teacher)
-            ]  # [batch, dim], [batch], [batch, m]
+        if self.weight or self.mixes_negatives:
+            rows, log_weights, target = self._compared(anchors, epoch)
+            both = [table.logits(z, rows) for z, table in self._sides(student, teacher)]  # [batch, m] each
             if self.weight:
-                losses["infonce"] = self.weight * self._info_nce(pairs, log_weights)
-            if mixes_negatives:
-                nu = self._coefficients(anchors, drawn.shape[1], epoch)  # one nu for both networks' mixture of a pair
-                pairs = [(z, v, mixup.mixed_similarity(similarity, nu, self.normalize)) for z, v, similarity in pairs]
-                losses["lm"] = self.lm_weight * self._info_nce(pairs, log_weights)
-        if self.lm_weight and not mixes_negatives:
+                losses["infonce"] = self._info_nce(both, log_weights, target, self.weight)
+            if self.mixes_negatives:
+                negatives = both[0].shape[1] - (target is None)
+                nu = self._coefficients(anchors, negatives, epoch)  # one nu for both networks' mixture of a pair
+                both = [self._mixed(similarity, nu, target) for similarity in both]
+                losses["lm"] = self._info_nce(both, log_weights, target, self.lm_weight)
+        if self.lm_weight and not self.mixes_negatives:
             assert teacher is not None
-            losses["lm"] = self.lm_weight * self._match_mixtures(anchors, epoch, student, teacher)
+            losses["lm"] = self._match_mixtures(anchors, epoch, student, teacher)
         return losses
+
+    def _compared(self, anchors: Tensor, epoch: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """(rows of the tables [batch, m], or None for all of them; log-weights; columns [batch, 1] of the positives).
+
+        No columns: the positives are in the first. No log-weights: all are 0.
+        """
+        if not self.sampler.everything:
+            return *self.drawn(anchors, epoch), None
+        _, log_weights = self.sampler.weights(anchors, self.negatives, epoch=epoch, correct=self.correct)
+        positives = self._positives(anchors, epoch)
+        return None, log_weights.scatter_(1, positives, 0.0), positives
+
+    def _draw(self, anchors: Tensor, epoch: Epoch) -> Rows:
+        """The rows of the tables that anchors are compared with, [batch, 1 + m], and their log-weights."""
+        drawn, log_weights = self.sampler.weights(anchors, self.negatives, epoch=epoch, correct=self.correct)
+        if self.sampler.counted and self.negatives < drawn.shape[1] and not self.mixes_negatives:
+            log_weights, drawn_at_all = log_weights.topk(self.negatives, dim=1)  # the others' weight is 0
+            drawn = drawn.gather(1, drawn_at_all)
+        rows = torch.cat([self._positives(anchors, epoch), drawn], dim=1)
+        return rows, F.pad(log_weights, (1, 0)) if self.correct or self.sampler.counted else None
+
+    def _positives(self, anchors: Tensor, epoch: Epoch) -> Tensor:
+        return anchors[:, None] if self.positive == "instance" else self.positives.sample(anchors, epoch=epoch)
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int, fresh: bool) -> None:
-        if self.proposal is None:
-            return
+        if self.proposal is not None:
+            self._follow(epoch, fresh, self.proposal)
+        if (self.weight or self.mixes_negatives) and not self.sampler.everything:
+            self.drawn.begin(epoch, self.sampler.candidates, self.student_table.features.device)
+
+    def _follow(self, epoch: int, fresh: bool, proposal: Tensor) -> None:
+        """Let the sampler go by the table as it was at the beginning of the last epoch of refreshment."""
         if fresh and (epoch - 1) % self.refresh == 0:
-            self.proposal.copy_(self._contrasted().features)
+            proposal.copy_(self._contrasted().features)
             self.follows = False
         if not self.follows:  # nor does it after a resumption, which brings the proposal back and no more
             if isinstance(self.sampler, InstanceNegatives):
                 k = self.sampler.indices.shape[1]
-                self.sampler.refresh_(NeighborTable.build(self.proposal, self.labels, k=k, positive=None))
+                self.sampler.refresh_(NeighborTable.build(proposal, self.labels, k=k, positive=None))
             elif isinstance(self.sampler, SoftNegatives):
-                self.sampler.refresh_(self.proposal)
+                self.sampler.refresh_(proposal)
             self.follows = True
 
     @torch.no_grad()
@@ -205,12 +233,24 @@ class Objective(Method):
         sides = [(student, self.teacher_table), (teacher, self.student_table)]
         return sides if self.symmetric else sides[:1]
 
-    def _info_nce(self, pairs: list[tuple[Tensor, Tensor, Tensor]], log_weights: Tensor) -> Tensor:
-        terms = [
-            functional.info_nce(z, positive, logits=similarity, log_weights=log_weights, temperature=self.tau)
-            for z, positive, similarity in pairs
-        ]
-        return torch.stack(terms).sum()
+    def _info_nce(self, both: list[Tensor], log_weights: Tensor | None, target: Tensor | None, weight: float) -> Tensor:
+        """The weighted sum of InfoNCE over the networks' similarities [batch, m]: as a softmax, in a few kernels."""
+        parts = both if target is not None or len(both) == 1 else [torch.stack(both)]  # few numbers: in one go
+        found = []
+        for similarity in parts:
+            scale = 1 / self.tau
+            scaled = scale * similarity if log_weights is None else torch.add(log_weights, similarity, alpha=scale)
+            log_p = F.log_softmax(scaled, dim=-1)
+            found.append((log_p[..., 0] if target is None else log_p.gather(1, target)).sum())
+        return reduce(torch.add, found) * (-weight / len(both[0]))
+
+    def _mixed(self, similarity: Tensor, nu: Tensor, target: Tensor | None) -> Tensor:
+        """Similarities of the anchors to the mixtures of their negatives; that to the positive as it is."""
+        if target is None:
+            mixed = mixup.mixed_similarity(similarity[:, 1:], nu, self.normalize)
+            return torch.cat([similarity[:, :1], mixed], dim=1)
+        mixed = mixup.mixed_similarity(similarity, nu, self.normalize)
+        return mixed.scatter(1, target, similarity.gather(1, target))
 
     def _coefficients(self, anchors: Tensor, count: int, epoch: Tensor) -> Tensor:
         """nu [batch, count], or [1, 1] for all pairs of the batch."""
@@ -235,7 +275,6 @@ class Objective(Method):
         if self.normalize:
             first, second = F.normalize(first, dim=1), F.normalize(second, dim=1)
         similarity = first @ second.T  # [batch, batch]
-        same = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
-        others = torch.zeros_like(similarity).masked_fill(same, -torch.inf)
-        pairs = [(first, similarity.diagonal(), similarity), (second, similarity.diagonal(), similarity.T)]
-        return self._info_nce(pairs if self.symmetric else pairs[:1], others)
+        own = torch.arange(len(anchors), device=anchors.device)[:, None]
+        both = [similarity, similarity.T]
+        return self._info_nce(both if self.symmetric else both[:1], None, own, self.lm_weight)

@@ -1,0 +1,47 @@
+"""The rows of a feature table that anchors are compared with, drawn for a whole epoch at its beginning."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from scns.chances import Epoch
+
+Rows = tuple[Tensor, Tensor | None]  # integers [batch, m], and their log-weights where not all are 0
+
+_MOST_BYTES = 256 << 20  # kept of an epoch's draws; more are drawn in the steps
+_AT_ONCE = 1 << 24  # numbers of a tensor on the way to them: 128 MB of int64
+
+
+class Drawn:
+    """What `draw(anchors, epoch)` gives, looked up where the epoch has begun with `begin`.
+
+    Draws depend on seed, epoch and sample alone, so it does not matter when they are made; all of an epoch's take a few
+    large kernels, where those of a batch would launch a hundred small ones in every step.
+    """
+
+    def __init__(self, draw: Callable[[Tensor, Epoch], Rows], samples: int) -> None:
+        self.draw, self.samples = draw, samples
+        self.kept: Rows | None = None  # of every sample; stays where it is, since captured steps read it
+
+    def __call__(self, anchors: Tensor, epoch: Epoch) -> Rows:
+        """The rows of some samples; once there was a `begin`, the epoch is the one that it was told."""
+        if self.kept is None:
+            return self.draw(anchors, epoch)
+        rows, log_weights = self.kept
+        return rows[anchors], None if log_weights is None else log_weights[anchors]
+
+    def begin(self, epoch: int, width: int, device: torch.device) -> None:
+        """Draw for every sample, unless that is too much to keep; `width` numbers are looked at for each."""
+        every = torch.arange(self.samples, device=device)
+        if self.kept is None:
+            rows, log_weights = self.draw(every[:1], epoch)
+            if 4 * self.samples * rows.shape[1] * (1 if log_weights is None else 2) > _MOST_BYTES:
+                return
+            shape = (self.samples, rows.shape[1])
+            weights = None if log_weights is None else log_weights.new_empty(shape)
+            self.kept = rows.new_empty(shape, dtype=torch.int32), weights
+        for some in every.split(max(1, _AT_ONCE // max(width, self.kept[0].shape[1]))):
+            for kept, drawn in zip(self.kept, self.draw(some, epoch), strict=True):
+                if kept is not None and drawn is not None:
+                    kept[some] = drawn.to(kept.dtype)
