@@ -20,6 +20,10 @@ class Batch(NamedTuple):
     epoch: Tensor  # int64 []
     anchors: int
 
+    def of_anchors(self, values: Tensor) -> Tensor:
+        """The anchors' of values over all rows; the values themselves, no slice of them, where all rows are anchors."""
+        return values if len(values) == self.anchors else values[: self.anchors]
+
 
 class Features(NamedTuple):
     """What a network says about a batch: `logits` [rows, classes], `embedding` [rows, width] before the classifier.

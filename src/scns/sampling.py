@@ -31,6 +31,7 @@ class Pool(nn.Module):
     order: Tensor
     rank: Tensor
     start: Tensor
+    stop: Tensor
     size: Tensor
 
     def __init__(self, labels: Tensor) -> None:
@@ -48,7 +49,8 @@ class Pool(nn.Module):
             labels=labels,
             order=order,  # [n]: sample at each place
             rank=rank,  # [n]: place of each sample
-            start=torch.where(unlabelled, rank, start),  # [n]: the places an anchor may not take: start .. start + size
+            start=torch.where(unlabelled, rank, start),  # [n]: the places an anchor may not take: start .. stop - 1
+            stop=torch.where(unlabelled, rank + 1, start + size),
             size=torch.where(unlabelled, 1, size),
         )
         self.fewest = len(labels) - int(self.size.max())  # negatives of the anchor that has the fewest
@@ -71,9 +73,8 @@ class Pool(nn.Module):
         return self.order[nth + torch.where(nth >= start, size, 0)]
 
     def is_negative(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        start, size = self.start[anchors, None], self.size[anchors, None]
         place = self.rank[indices]
-        return (place < start) | (place >= start + size)
+        return (place < self.start[anchors, None]) | (place >= self.stop[anchors, None])
 
     def log_uniform(self, anchors: Tensor, indices: Tensor) -> Tensor:
         """-log(N - N_y) for the anchor's negatives, -inf for others: float32 [batch, m]."""
@@ -403,10 +404,9 @@ class AllNegatives(Negatives):
     ) -> tuple[Tensor, Tensor]:
         """(int64 [batch, N], float32 [batch, N]): all samples, 0 for negatives and -inf for the anchor's class."""
         every = chances.columns(len(self.pool), anchors).expand(len(anchors), -1)
-        return every, torch.where(self._mask(anchors), 0.0, -torch.inf)
-
-    def _mask(self, anchors: Tensor) -> Tensor:
-        return self.pool.is_negative(anchors, chances.columns(len(self.pool), anchors).expand(len(anchors), -1))
+        start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
+        own = (self.pool.rank >= start) & (self.pool.rank < stop)
+        return every, torch.zeros(own.shape, device=own.device).masked_fill_(own, -torch.inf)
 
 
 def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, correct: bool) -> tuple[Tensor, Tensor]:

@@ -123,7 +123,7 @@ class SoftNegatives(Negatives):
         anchor = self.unit[self.pool.rank[anchors]]
         if self.clusters is None:
             place = columns(len(self.pool), anchors)
-            start, stop = self.pool.start[anchors, None], (self.pool.start + self.pool.size)[anchors, None]
+            start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
             allowed, sizes = (place < start) | (place >= stop), torch.ones_like(place)
             cosine = anchor @ self.unit.T
         else:

@@ -72,7 +72,7 @@ def _similarities(anchor: Tensor, negatives: Tensor | None) -> Tensor:
     if negatives.ndim == 2:
         return anchor @ negatives.T
     check_batch(anchor, negatives, "anchor and negatives")
-    return torch.bmm(anchor[:, None], negatives.transpose(1, 2))[:, 0]  # a row times a matrix: the fast way round
+    return torch.bmm(anchor[:, None], negatives.transpose(1, 2)).squeeze(1)  # a row times a matrix: the fast way round
 
 
 @full_precision

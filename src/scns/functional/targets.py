@@ -34,7 +34,7 @@ def kld(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 4.0
     check_shapes(student_logits, teacher_logits, "student_logits and teacher_logits")
     student = F.log_softmax(student_logits / temperature, dim=1)
     teacher = F.log_softmax(teacher_logits.detach() / temperature, dim=1)
-    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
+    return F.kl_div(student, teacher, reduction="sum", log_target=True) * (temperature**2 / len(student_logits))
 
 
 @full_precision

@@ -19,6 +19,7 @@ from scns import functional, plugins
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features, Shapes
 from scns.functional.inputs import check_positive
+from scns.memory import unit_rows
 from scns.world import World
 
 
@@ -80,6 +81,7 @@ class Method(nn.Module):
             check_positive(name, value, zero=True)
         check_positive("temperature", temperature)
         self.ce, self.kld, self.temperature = ce, kld, temperature
+        self.labelled = int(setting.labels.min()) >= 0  # all samples are
         if setting.teacher is None and ("teacher" in self.needs or kld):
             raise InputError(f"The method '{self.name()}' needs a teacher; give one, or use 'ce' or 'infonce'.")
 
@@ -115,30 +117,39 @@ class Method(nn.Module):
 
     def classification(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
         """The two terms on logits that every method may have, on the anchors; unlabelled ones (-1) have no first."""
-        count = batch.anchors
         losses = {}
+        logits = batch.of_anchors(student.logits)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.ce:
-            labels = batch.labels[:count]
-            logits = student.logits[:count]
-            wide = logits if logits.dtype == torch.float64 else logits.float()
-            total = F.cross_entropy(wide, labels, ignore_index=-1, reduction="sum")
-            losses["ce"] = self.ce * total / (labels >= 0).sum().clamp(min=1)
+            loss = self._cross_entropy(logits, batch.of_anchors(batch.labels))
+            losses["ce"] = loss if self.ce == 1 else self.ce * loss
         if self.kld:
             assert teacher is not None
-            losses["kld"] = self.kld * functional.kld(student.logits[:count], teacher.logits[:count], self.temperature)
+            loss = functional.kld(logits, batch.of_anchors(teacher.logits), self.temperature)
+            losses["kld"] = loss if self.kld == 1 else self.kld * loss
         return losses
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean over labelled samples; 0 where there is none."""
+        if self.labelled:
+            return F.cross_entropy(logits, labels)
+        total = F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
+        return total / (labels >= 0).sum().clamp(min=1)
 
 
 class Head(nn.Module):
-    """A linear projection to `dim` numbers, scaled to unit length."""
+    """A linear projection to `dim` numbers, scaled to unit length; in full precision, also inside autocast.
+
+    It is too small for half precision to pay: casting its weights and numbers there and back takes 8 kernels a step.
+    """
 
     def __init__(self, width: int, dim: int = 128) -> None:
         super().__init__()
         self.linear = nn.Linear(width, dim)
 
     def forward(self, embedding: Tensor) -> Tensor:
-        projected = self.linear(embedding.to(self.linear.weight.dtype))
-        return F.normalize(projected if projected.dtype == torch.float64 else projected.float(), dim=1)
+        with torch.autocast(embedding.device.type, enabled=False):
+            return unit_rows(self.linear(embedding.to(self.linear.weight.dtype)))
 
 
 def names() -> list[str]:

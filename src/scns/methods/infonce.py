@@ -137,10 +137,10 @@ class Objective(Method):
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
         losses = self.classification(batch, student, teacher)
         if self.weight or self.lm_weight:
-            own = self.student_head(student.embedding[: batch.anchors])
+            own = self.student_head(batch.of_anchors(student.embedding))
             other = None if self.teacher_head is None else self._teacher_features(teacher, batch.anchors)
             with torch.autocast(own.device.type, enabled=False):
-                losses.update(self.contrast(batch.index[: batch.anchors], batch.epoch, own, other))
+                losses.update(self.contrast(batch.of_anchors(batch.index), batch.epoch, own, other))
         return losses
 
     def contrast(self, anchors: Tensor, epoch: Tensor, student: Tensor, teacher: Tensor | None) -> dict[str, Tensor]:
