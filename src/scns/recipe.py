@@ -103,7 +103,7 @@ class Recipe:
     # with what
     device: str = "auto"  # CUDA where there is one; or "cpu", "cuda"
     precision: str = "tf32"  # on CUDA; or "fp32", "bf16"
-    compile: str = "no"  # "network": worth it from a few minutes of training on; "all": losses, views and tables too
+    compile: str = "no"  # "network", views, tables and sums: for some minutes of training or more; "all": losses too
     graph: bool = True  # capture the step in a CUDA graph, where there is CUDA
     deterministic: bool = False  # the same bits on every CUDA run
     # several processes that train together, under torchrun: `batch` is that of all of them

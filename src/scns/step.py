@@ -47,9 +47,11 @@ class Member:
     def __post_init__(self) -> None:
         self.lr = self.optimizer.lr
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
-        self.student = quicker(self.student, self.compiled != "no" and self.sync is None)
-        rest, alone = (self.losses, self.method.after_step, _sums), self.world.size == 1  # what passes is not compiled
-        self.losses, self.after_step, self.sums = (quicker(part, self.compiled == "all" and alone) for part in rest)
+        some, alone = self.compiled != "no", self.world.size == 1  # what passes between ranks is not compiled
+        self.student = quicker(self.student, some and self.sync is None)
+        # Compiled once for all members whose methods differ in their arguments alone; losses are so more seldom.
+        self.after_step, self.sums = (quicker(part, some and alone) for part in (self.method.after_step, _sums))
+        self.losses = quicker(self.losses, self.compiled == "all" and alone)
 
 
 _MOST_TERMS = 32
@@ -81,7 +83,6 @@ class Step:
         seed: int,
         augmented: bool = True,
         bf16: bool = False,
-        compiled: bool = False,
     ) -> None:
         self.images, self.members, self.teacher = images, members, teacher
         self.batch, self.seed, self.augmented, self.bf16 = batch, seed, augmented, bf16
@@ -95,8 +96,8 @@ class Step:
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.rows = torch.arange(batch, device=device)
         self.streams = [torch.cuda.Stream(device) for _ in members] if device.type == "cuda" else []
-        self.compiled = compiled or any(member.compiled != "no" for member in members)
-        self.view = quicker(augment.view, compiled)
+        self.compiled = any(member.compiled != "no" for member in members)
+        self.view = quicker(augment.view, self.compiled)
         self.ahead_place = torch.zeros_like(self.place)
         self.told = self._tables()  # what a live teacher says of every image's view of this epoch
         most = batch * (1 + max(member.method.companions for member in members))

@@ -75,7 +75,6 @@ class Pack:
             seed=recipe.order_seed,
             augmented=recipe.augment,
             bf16=self.runs[0].bf16,
-            compiled=recipe.compile == "all",
         )
         graph = self.runs[0].graph
         supply = self.step.supply

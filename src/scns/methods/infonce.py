@@ -132,6 +132,7 @@ class Objective(Method):
         if start is not None:
             setting = replace(setting, embeddings=start.to(setting.labels.device).clone)
         self.sampler = make_sampler(setting, sampler, k=k, scale=scale, clusters=clusters)
+        self.everything = self.sampler.everything  # a compiled step that asks the sampler would be made for its kind
         self.drawn = Drawn(self._draw, len(setting.labels))
 
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
@@ -166,7 +167,7 @@ class Objective(Method):
 
         No columns: the positives are in the first. No log-weights: all are 0.
         """
-        if not self.sampler.everything:
+        if not self.everything:
             return *self.drawn(anchors, epoch), None
         _, log_weights = self.sampler.weights(anchors, self.negatives, epoch=epoch, correct=self.correct)
         positives = self._positives(anchors, epoch)
@@ -188,7 +189,7 @@ class Objective(Method):
     def begin_epoch(self, epoch: int, fresh: bool) -> None:
         if self.proposal is not None:
             self._follow(epoch, fresh, self.proposal)
-        if (self.weight or self.mixes_negatives) and not self.sampler.everything:
+        if (self.weight or self.mixes_negatives) and not self.everything:
             self.drawn.begin(epoch, self.sampler.candidates, self.student_table.features.device)
 
     def _follow(self, epoch: int, fresh: bool, proposal: Tensor) -> None:

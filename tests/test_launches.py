@@ -1,0 +1,159 @@
+"""What a step launches beside its network: few kernels, the same draws as before the epoch, one graph for all kinds."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from scns import augment, methods, step
+from scns.data import Images
+from scns.features import Batch, Features, Shapes
+from scns.methods import Method, Setting, _drawn
+from scns.sgd import SGD
+from scns.step import Member, Step
+
+SAMPLES, BATCH, CLASSES, WIDTH = 120, 16, 5, 8
+LABELS = torch.arange(SAMPLES) % CLASSES
+CONTRAST = {"negatives": 4, "tau": 0.1, "positive": "instance", "weight": 0.8}
+KINDS: dict[str, dict[str, Any]] = {
+    "uniform": {"sampler": "uniform"},
+    "uniform-corrected": {"sampler": "uniform", "correct": True},
+    "class": {"sampler": "class", "k": 3, "positive": "class"},
+    "instance": {"sampler": "instance", "k": 20},
+    "instance-few": {"sampler": "instance", "k": 3, "correct": True},
+    "mixed-corrected": {"sampler": "mixed", "k": 20, "correct": True},
+    "soft": {"sampler": "soft", "scale": 7.5, "correct": True},
+    "soft-20": {"sampler": "soft", "scale": 7.5, "correct": True, "clusters": 20},
+    "own": {"sampler": "soft", "scale": 7.5, "correct": True, "refresh": 1},
+    "lm": {"sampler": "instance", "k": 20, "lm_weight": 0.1},
+}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def built(name: str, arguments: dict[str, Any]) -> Method:
+    shapes = Shapes(CLASSES, WIDTH)
+    setting = Setting(LABELS, shapes, None if name == "ce" else shapes, embeddings=lambda: random(SAMPLES, WIDTH))
+    return methods.build(name, setting, **arguments)
+
+
+def infonce(kind: str) -> Method:
+    return built("infonce", {**CONTRAST, **KINDS[kind]})
+
+
+class Given(nn.Module):
+    """A network that answers every batch with its parameters: no kernel of it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits, self.embedding = nn.Parameter(random(BATCH, CLASSES)), nn.Parameter(random(BATCH, WIDTH, seed=1))
+
+    def forward(self, images: Tensor, features: bool = False) -> Features:
+        return Features(self.logits.view_as(self.logits), self.embedding.view_as(self.embedding))
+
+
+class Teacher:
+    """Answers of a teacher about every sample."""
+
+    logits, embeddings = random(SAMPLES, CLASSES, seed=2), random(SAMPLES, WIDTH, seed=3)
+
+    def __call__(self, batch: Batch) -> Features:
+        return Features(self.logits[batch.index], self.embeddings[batch.index])
+
+
+def stepping(method: Method) -> Step:
+    pixels = torch.arange(SAMPLES * 3 * 64).view(SAMPLES, 3, 8, 8).to(torch.uint8)
+    images = Images(pixels, LABELS, tuple("abcde"), (0.5,) * 3, (0.2,) * 3)
+    student = Given()
+    optimizer = SGD([*student.parameters(), *method.trained()], 0.05, 0.9, 5e-4, False)
+    member = Member(student, method, method.forward, optimizer)
+    teacher: Any = Teacher() if method.needs != ("logits",) else None
+    return Step(images, [member], teacher, batch=BATCH, seed=0)
+
+
+class Launches(TorchDispatchMode):
+    """Counts what is more than another view of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not (func.is_view or func.name().startswith(("aten::empty", "aten::_unsafe_view")))
+        return func(*args, **(kwargs or {}))
+
+
+# Upper bounds: a change that raises them makes every sweep slower, so it must be meant. On a CPU rms_norm is 5 kernels
+# forward and 10 backward where CUDA has one each; 43 of each count are the step's order, view and teacher's answers.
+@pytest.mark.parametrize(("kind", "most"), [("ce", 60), ("uniform", 160), ("mixed-corrected", 160)])
+def test_a_step_launches_few_kernels(kind: str, most: int) -> None:
+    stepped = stepping(built("ce", {}) if kind == "ce" else infonce(kind))
+    stepped.begin(1)
+    stepped(BATCH)
+    with Launches() as launched:
+        stepped(BATCH)
+    assert launched.count <= most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_before_the_epoch_are_those_of_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_drawn, "_AT_ONCE", 1000)  # several goes
+    method: Any = infonce(kind)
+    anchors = torch.tensor([7, 0, 119, 41])
+    for epoch, fresh in ((3, True), (4, True), (4, False)):  # the last is resumed within its epoch
+        method.begin_epoch(epoch, fresh)
+        rows, log_weights = method.drawn(anchors, torch.tensor(epoch))
+        place = method.drawn.kept[0].data_ptr()
+        expected, expected_weights = method._draw(anchors, torch.tensor(epoch))
+        assert torch.equal(rows, expected.int())
+        assert (log_weights is None) == (expected_weights is None)
+        assert log_weights is None or torch.equal(log_weights, expected_weights)
+    method.begin_epoch(5, True)
+    assert method.drawn.kept[0].data_ptr() == place  # captured steps read it there
+
+
+def test_draws_that_are_too_many_to_keep_are_made_in_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, fresh = infonce("uniform-corrected"), infonce("uniform-corrected")
+    kept.load_state_dict(fresh.state_dict())
+    kept.begin_epoch(2, True)
+    monkeypatch.setattr(_drawn, "_MOST_BYTES", 4 * 2 * 5 * SAMPLES - 1)
+    fresh.begin_epoch(2, True)
+    assert kept.drawn.kept is not None and fresh.drawn.kept is None
+    index = torch.arange(BATCH)
+    batch = Batch(torch.zeros(BATCH, 0), LABELS[index], index, index, torch.tensor(2), BATCH)
+    seen = Given()(batch.images), Teacher()(batch)
+    assert torch.equal(kept(batch, *seen)["infonce"], fresh(batch, *seen)["infonce"])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # the compiler's own
+def test_kinds_of_negatives_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[int] = []
+
+    def noted(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(1)
+        return graph.forward
+
+    def compiled(part: Any) -> Any:
+        return torch.compile(part, dynamic=False, fullgraph=True, backend=noted)
+
+    torch.compiler.reset()
+    needed = []
+    for kind in ("uniform", "class", "uniform-corrected", "instance", "mixed-corrected", "soft-20"):
+        plain, quick = stepping(infonce(kind)), stepping(infonce(kind))
+        quick.members[0].method.load_state_dict(plain.members[0].method.state_dict())
+        member = quick.members[0]
+        quick.view, member.losses = compiled(augment.view), compiled(member.losses)
+        member.after_step, member.sums = compiled(member.method.after_step), compiled(step._sums)
+        before = len(graphs)
+        for each in (plain, quick):
+            each.begin(1)
+            each(BATCH)
+        needed.append(len(graphs) - before)
+        assert torch.equal(plain.members[0].totals, member.totals)
+        for one, other in zip(plain.members[0].method.buffers(), member.method.buffers(), strict=True):
+            assert torch.equal(one, other)
+    assert needed == [4, 0, 1, 0, 0, 0]  # losses with log-weights are another graph
