@@ -121,6 +121,20 @@ def test_state_survives_a_reload_to_the_last_bit() -> None:
     assert torch.equal(queue.features, requeued.features)
 
 
+def test_a_table_known_to_be_full_moves_as_before() -> None:
+    asking, knowing = FeatureTable(6, 8, momentum=0.3), FeatureTable(6, 8, momentum=0.3)
+    knowing.look()
+    assert not knowing.full  # not yet
+    for table in (asking, knowing):
+        table.update(torch.arange(6), unit(6, 8, seed=1), distinct=True)
+    knowing.look()
+    assert knowing.full
+    for table in (asking, knowing):
+        table.update(torch.tensor([4, 1]), unit(2, 8, seed=2), distinct=True)
+    assert torch.equal(asking.features, knowing.features)
+    assert not torch.allclose(knowing.features[4], unit(2, 8, seed=2)[0])
+
+
 def test_updates_compile_to_one_static_graph() -> None:
     table, queue = FeatureTable(20, 8), FeatureQueue(10, 8)
 

@@ -143,6 +143,7 @@ class FeatureTable(nn.Module):
             self.features[done : done + len(some)] = F.normalize(start, dim=1)
             done += len(some)
         self.register_buffer("filled", torch.zeros(held, dtype=torch.bool))
+        self.full = False
 
     def extra_repr(self) -> str:
         return f"{self.part.total} x {self.features.shape[1]}, momentum={self.momentum}"
@@ -166,8 +167,14 @@ class FeatureTable(nn.Module):
         parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
         for row, new in parts:
             moved = torch.lerp(new, self.features[row], self.momentum)
-            self.features.index_copy_(0, row, unit_rows(torch.where(self.filled[row][:, None], moved, new)))
-            self.filled.index_fill_(0, row, True)
+            if not self.full:
+                moved = torch.where(self.filled[row][:, None], moved, new)
+                self.filled.index_fill_(0, row, True)
+            self.features.index_copy_(0, row, unit_rows(moved))
+
+    def look(self) -> None:
+        """Note whether all rows are filled: then updates need not ask each. It waits for the device."""
+        self.full = bool(self.filled.all())
 
     def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
         """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor."""

@@ -189,6 +189,9 @@ class Objective(Method):
     def begin_epoch(self, epoch: int, fresh: bool) -> None:
         if self.proposal is not None:
             self._follow(epoch, fresh, self.proposal)
+        for table in (self.student_table, self.teacher_table):
+            if table is not None:
+                table.look()
         if (self.weight or self.mixes_negatives) and not self.everything:
             self.drawn.begin(epoch, self.sampler.candidates, self.student_table.features.device)
 
