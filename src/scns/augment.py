@@ -17,13 +17,13 @@ from scns.feed import Feed
 def crop_flip(pixels: Tensor, index: Tensor, dy: Tensor, dx: Tensor, flip: Tensor, pad: int) -> Tensor:
     """Images `index`, padded by `pad` black pixels, cropped at (dy, dx), mirrored where `flip`: [batch, 3, h, w]."""
     height, width = pixels.shape[2:]
-    rows = torch.arange(height, device=pixels.device)
-    columns = torch.arange(width, device=pixels.device)
-    y = rows + (dy[:, None] - pad)  # [batch, height]
-    x = torch.where(flip[:, None], width - 1 - columns, columns) + (dx[:, None] - pad)  # [batch, width]
-    inside_y, inside_x = (y >= 0) & (y < height), (x >= 0) & (x < width)
-    y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
-    taken = pixels.permute(0, 2, 3, 1)[index[:, None, None], y[:, :, None], x[:, None, :]]  # [batch, h, w, 3]
+    rows = torch.arange(-pad, height - pad, device=pixels.device)
+    columns = torch.arange(-pad, width - pad, device=pixels.device)
+    y = rows + dy[:, None]  # [batch, height]
+    x = torch.where(flip[:, None], columns.flip(0), columns) + dx[:, None]  # [batch, width]
+    near_y, near_x = y.clamp(0, height - 1), x.clamp(0, width - 1)
+    inside_y, inside_x = y == near_y, x == near_x
+    taken = pixels.permute(0, 2, 3, 1)[index[:, None, None], near_y[:, :, None], near_x[:, None, :]]  # [batch, h, w, 3]
     taken = taken * (inside_y[:, :, None] & inside_x[:, None, :])[..., None]
     return taken.permute(0, 3, 1, 2)
 

@@ -16,8 +16,8 @@ UNIT = 1 << 30  # integer weight of the likeliest candidate; nothing weighs less
 
 def as_integers(log_weights: Tensor) -> Tensor:
     """exp(log weight - best) as integers up to 2^30, at least 1; 0 where the log weight is -inf."""
-    weight = torch.exp(log_weights - log_weights.amax(-1, keepdim=True)) * UNIT
-    return torch.where(log_weights.isneginf(), 0, weight.round().clamp(min=1)).long()
+    weight = (log_weights - log_weights.amax(-1, keepdim=True)).exp_().mul_(UNIT).round_().clamp_(min=1)
+    return weight.masked_fill_(log_weights.isneginf(), 0).long()
 
 
 def softmax_integers(scores: Tensor, scale: float) -> Tensor:

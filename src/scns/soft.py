@@ -124,18 +124,17 @@ class SoftNegatives(Negatives):
         if self.clusters is None:
             place = columns(len(self.pool), anchors)
             start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
-            allowed, sizes = (place < start) | (place >= stop), torch.ones_like(place)
-            cosine = anchor @ self.unit.T
+            absent, sizes = (place >= start) & (place < stop), self.pool.size.new_ones(())
+            log_weights = self.scale * (anchor @ self.unit.T).double()
         else:
             own = self.pool.labels[anchors, None]
-            allowed, sizes = (self.cluster_class != own) & (self.sizes > 0), self.sizes
-            cosine = anchor @ self.centroids.T
-        log_weights = self.scale * cosine.double() + sizes.double().log()
-        integers = chances.as_integers(torch.where(allowed, log_weights, -torch.inf))
+            absent, sizes = (self.cluster_class == own) | (self.sizes == 0), self.sizes
+            log_weights = self.scale * (anchor @ self.centroids.T).double() + sizes.double().log()
+        integers = chances.as_integers(log_weights.masked_fill_(absent, -torch.inf))  # in place: they may be batch x n
         share = (
             self.uniform / (1 - self.uniform) * integers.sum(1, keepdim=True) / self.pool.negatives(anchors)[:, None]
         )
-        return integers + torch.where(allowed, (share.double() * sizes).round(), 0).long()
+        return integers.add_((share.double() * sizes).round().long()).masked_fill_(absent, 0)
 
     def _allot(self, clusters: int) -> None:
         """Fix how many clusters each class gets, in proportion to its size and at least one."""
