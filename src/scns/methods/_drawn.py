@@ -41,7 +41,9 @@ class Drawn:
             shape = (self.samples, rows.shape[1])
             weights = None if log_weights is None else log_weights.new_empty(shape)
             self.kept = rows.new_empty(shape, dtype=torch.int32), weights
-        for some in every.split(max(1, _AT_ONCE // max(width, self.kept[0].shape[1]))):
-            for kept, drawn in zip(self.kept, self.draw(some, epoch), strict=True):
+        size = max(1, _AT_ONCE // max(width, self.kept[0].shape[1]))
+        for first in range(0, self.samples, size):
+            some = slice(first, first + size)
+            for kept, drawn in zip(self.kept, self.draw(every[some], epoch), strict=True):
                 if kept is not None and drawn is not None:
-                    kept[some] = drawn.to(kept.dtype)
+                    kept[some].copy_(drawn)
