@@ -225,7 +225,7 @@ class Step:
             if self.beside is not None:
                 torch.cuda.current_stream(self.device).wait_stream(self.beside)
             losses = member.losses(batch, seen, told)
-        torch.autograd.backward(list(losses.values()))
+        torch.autograd.backward([loss for loss in losses.values() if loss.requires_grad])
         member.optimizer.step()
         with torch.no_grad():
             if member.main:
