@@ -132,6 +132,25 @@ def test_draws_that_are_too_many_to_keep_are_made_in_the_steps(monkeypatch: pyte
     assert torch.equal(kept(batch, *seen)["infonce"], fresh(batch, *seen)["infonce"])
 
 
+@pytest.mark.parametrize(
+    ("how", "method", "expected"),
+    [
+        ("no", "infonce", set()),
+        ("network", "infonce", {"student", "after_step", "sums"}),
+        ("network", "oim", {"student", "sums"}),  # its rows are updated one after the other
+        ("all", "infonce", {"student", "after_step", "sums", "losses"}),
+    ],
+)
+def test_what_is_compiled(how: str, method: str, expected: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "quicker", lambda part, compiled: "quick" if compiled else part)
+    trained = built(method, {})
+    optimizer = SGD(trained.parameters(), 0.05, 0.9, 5e-4, False)
+    member = Member(Given(), trained, trained.forward, optimizer, compiled=how)
+    assert {
+        name for name in ("student", "after_step", "sums", "losses") if getattr(member, name) == "quick"
+    } == expected
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # the compiler's own
 def test_kinds_of_negatives_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs: list[int] = []

@@ -49,9 +49,11 @@ class Member:
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
         some, alone = self.compiled != "no", self.world.size == 1  # what passes between ranks is not compiled
         self.student = quicker(self.student, some and self.sync is None)
-        # Compiled once for all members whose methods differ in their arguments alone; losses are so more seldom.
-        self.after_step, self.sums = (quicker(part, some and alone) for part in (self.method.after_step, _sums))
-        self.losses = quicker(self.losses, self.compiled == "all" and alone)
+        every = self.compiled == "all" and alone
+        # These two are compiled once for all members whose methods differ in their arguments alone, losses often not.
+        self.sums = quicker(_sums, some and alone)
+        self.after_step = quicker(self.method.after_step, every or (some and alone and self.method.short_update))
+        self.losses = quicker(self.losses, every)
 
 
 _MOST_TERMS = 32

@@ -74,6 +74,7 @@ class Method(nn.Module):
     # whole batch. False: each computes it of its share, and the mean is taken of the shares.
     whole_batch = True
     companions = 0  # how many samples beside each anchor a step forwards, chosen by `companion_index`
+    short_update = True  # False: `after_step` is of thousands of operations, which take minutes to compile
 
     def __init__(self, setting: Setting, *, ce: float = 1.0, kld: float = 0.0, temperature: float = 4.0) -> None:
         super().__init__()

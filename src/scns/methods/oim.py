@@ -28,6 +28,7 @@ class Objective(Method):
 
     needs = ("embedding",)
     whole_batch = False
+    short_update = False  # row after row
 
     def __init__(
         self,
