@@ -3,6 +3,7 @@
   python bench/epoch.py                     every case
   python bench/epoch.py --cases 'crd*'      some of them
   python bench/epoch.py --images 256 --device cpu --epochs 1      a trial run anywhere
+  python bench/epoch.py --profile           besides, where the time of a step goes, kernel by kernel
   python bench/epoch.py --start             seconds from a command to its first finished step, in new processes
 
 Seconds are the median of epochs after the first, without evaluation, checkpoints and capture (that is in first_step_s,
@@ -130,9 +131,29 @@ class Case:
             "torch": torch.__version__,
         }
 
+    def profile(self, steps: int = 10, most: int = 40) -> None:
+        """Print the kernels of a step (on the CPU: operations) that take the longest, for each student."""
+        cuda = self.device.type == "cuda"
+        kind = torch.profiler.ProfilerActivity.CUDA if cuda else torch.profiler.ProfilerActivity.CPU
+        with backends([self.recipe]):
+            stepping = self.pack.launch(Watch())
+            next(stepping)
+            _wait(self.device)
+            with torch.profiler.profile(activities=[kind]) as seen:
+                for _ in range(steps):
+                    next(stepping)
+                _wait(self.device)
+        found: dict[str, list[float]] = {}
+        for event in seen.events() or []:
+            found.setdefault(event.name, []).append(event.device_time if cuda else event.cpu_time)
+        share = 1 / (steps * self.students)
+        calls, spent = sum(map(len, found.values())) * share, sum(map(sum, found.values())) * share
+        print(f"{self.name}: {calls:.0f} kernels, {spent:.0f} us a student and step")
+        for name, times in sorted(found.items(), key=lambda item: -sum(item[1]))[:most]:
+            print(f"  {sum(times) * share:8.1f} us  {len(times) * share:5.1f} x  {name[:90]}", flush=True)
 
-def measure(name: str, epochs: int, count: int, device: str, student: str) -> dict[str, object]:
-    case = Case(name, count, device, student)
+
+def measure(case: Case, epochs: int) -> dict[str, object]:
     return case.told([case.epoch() for _ in range(epochs + 1)][1:])
 
 
@@ -176,6 +197,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--student", default="resnet20")
+    parser.add_argument("--profile", action="store_true", help="print where the time of a step goes")
     parser.add_argument("--start", action="store_true", help="time the start of a command instead")
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -188,7 +210,11 @@ def main() -> None:
     if not chosen:
         parser.error(f"--cases '{given.cases}' names none of: {'; '.join(known)}")
     for name in chosen:
-        print(json.dumps(measure(name, given.epochs, given.images, given.device, given.student)), flush=True)
+        case = Case(name, given.images, given.device, given.student)
+        print(json.dumps(measure(case, given.epochs)), flush=True)
+        if given.profile:
+            case.profile()
+        del case
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()

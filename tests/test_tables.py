@@ -269,12 +269,12 @@ def test_hours() -> None:
     eight = plan(tables.select("t3", "ce", "resnet110-resnet20"), Path("o"), seeds=8)
     assert hours(eight, 8) == pytest.approx(8 * 200 * 0.99 / 3600)
     quick = [Job(replace(job.recipe, precision="bf16", compile="network"), job.out) for job in eight]
-    assert hours(quick, 8) == pytest.approx(8 * 200 * 0.37 / 3600)
+    assert hours(quick, 8) == pytest.approx(8 * 200 * 0.23 / 3600)
     kld = plan(tables.select("t3", "kld", "resnet110-resnet20"), Path("o"))
     teacher = (
         200 * 1.56 * models.flops(models.build("resnet110", 100), 32) / models.flops(models.build("resnet20", 100), 32)
     )
-    assert hours(kld) == pytest.approx((teacher + 200 * (1.56 + 0.71)) / 3600)
+    assert hours(kld) == pytest.approx((teacher + 200 * (1.56 + 0.67)) / 3600)
     assert hours([Job(replace(ce[0].recipe, data="folder"), Path("o"))]) is None
     at_256 = plan(tables.select("t2", "teacher", "resnet34-resnet14"), Path("o"))
     at_64 = plan(tables.select("t2", "teacher", "resnet34-resnet14"), Path("o"), settings=["input_size=64"])

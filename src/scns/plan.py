@@ -34,8 +34,8 @@ class _Measured(NamedTuple):
     packed: float  # of the time, for each of 8 at once
 
 
-_TF32 = _Measured({64: 1.56, 128: 1.03}, 2.41 - 1.70, 2.09 - 1.70, 0.99 / 1.56)
-_COMPILED = _Measured({64: 0.98, 128: 0.65}, 1.35 - 1.00, 1.14 - 1.00, 0.37 / 0.98)  # and bf16
+_TF32 = _Measured({64: 1.56, 128: 1.03}, 2.37 - 1.70, 2.09 - 1.70, 0.99 / 1.56)
+_COMPILED = _Measured({64: 0.65, 128: 0.42}, 1.01 - 0.66, 0.80 - 0.66, 0.23 / 0.65)  # and bf16
 _TRAINING = {"cifar10": (50_000, 32), "cifar100": (50_000, 32), "tiny-imagenet-200": (100_000, 64)}  # images, px
 _TRAINING["cifar10-mini"] = (2_500, 32)
 
