@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scns import augment, datasets, methods, models
+from scns import augment, datasets, methods, models, step
 from scns.data import Images, epoch_table
 from scns.features import Batch, Features, Shapes
 from scns.methods import Method, Setting
@@ -216,3 +216,19 @@ def test_a_step_knows_everything_that_it_changes() -> None:
     tensors = [member.totals, step.place, *member.student.parameters(), *method.parameters()]
     tensors += member.optimizer.velocities
     assert all(id(tensor) in known for tensor in tensors)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_what_is_kept_out_of_autocast_is_so_in_its_compiled_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda part, dynamic: compiler(part, dynamic=dynamic, backend="aot_eager"))
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return (x @ w).square().sum()
+
+    x, w = torch.randn(8, 16, requires_grad=True), torch.randn(16, 4)
+    (wanted,) = torch.autograd.grad(loss(x, w), x)
+    with torch.autocast("cpu", torch.float16):
+        found = step.quicker(loss, True)(x, w)
+    assert torch.equal(torch.autograd.grad(found, x)[0], wanted)

@@ -66,6 +66,10 @@ def quicker(part: Any, compiled: bool) -> Any:
         return part
     torch._dynamo.config.recompile_limit = _MOST_SHAPES
     torch._dynamo.config.accumulated_recompile_limit = 4 * _MOST_SHAPES
+    from torch._functorch import config
+
+    if hasattr(config, "backward_pass_autocast"):  # else what is kept out of autocast is cast in its backward pass
+        config.backward_pass_autocast = "off"
     return torch.compile(part, dynamic=False)
 
 

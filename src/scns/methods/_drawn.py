@@ -9,7 +9,7 @@ from scns.chances import Epoch
 
 Rows = tuple[Tensor, Tensor | None]  # integers [batch, m], and their log-weights where not all are 0
 
-_MOST_BYTES = 256 << 20  # kept of an epoch's draws; more are drawn in the steps
+_MOST_BYTES = 512 << 20  # kept of an epoch's draws (50,000 x 1,000 take 400 MB); more are drawn in the steps
 _AT_ONCE = 1 << 24  # numbers of a tensor on the way to them: 128 MB of int64
 
 
