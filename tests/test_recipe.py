@@ -23,6 +23,23 @@ def test_steps_drop_the_rate_for_epochs_after_a_milestone() -> None:
     assert rates(recipe, 151, 180, 181, 210, 211, 240) == pytest.approx([5e-3, 5e-3, 5e-4, 5e-4, 5e-5, 5e-5], rel=1e-12)
 
 
+def test_repdistiller_is_trained_with_its_settings_by_name() -> None:
+    """As its train_student.py and scripts/run_cifar_distill.sh have them, but for negatives that may repeat."""
+    own = {"epochs": 240, "batch": 64, "lr": 0.05, "milestones": (150, 180, 210), "decay": 0.1, "momentum": 0.9}
+    own |= {"nesterov": False, "weight_decay": 5e-4, "augment": True, "teacher_mode": "live", "student": "resnet20"}
+    weights: dict[str, dict[str, object]] = {
+        "cifar100-repdistiller": {},
+        "cifar100-repdistiller-kd": {"ce": 0.1, "kld": 0.9, "temperature": 4.0},
+        "cifar100-repdistiller-crd": {"ce": 1.0, "kld": 0.0, "weight": 0.8, "negatives": 16384, "positive": "exact"}
+        | {"dim": 128, "tau": 0.07, "momentum": 0.5, "sampler": "uniform", "distinct": False},
+    }
+    for name, expected in weights.items():
+        recipe = load_recipe(name)
+        assert {key: getattr(recipe, key) for key in own} == own
+        taken = methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+        assert {key: taken[key] for key in expected} == expected
+
+
 def test_cosine_starts_at_the_rate_and_ends_just_above_zero() -> None:
     recipe = Recipe(schedule="cosine", epochs=4, lr=0.8)
     assert rates(recipe, 1, 2, 3, 4) == pytest.approx([0.8, 0.8 * 0.853553390593, 0.4, 0.8 * 0.146446609407], rel=1e-9)
