@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from scns import models
+from scns import convnorm, models
 from scns.convnorm import fits
 from scns.models._fuse import Fused
 
@@ -76,8 +76,51 @@ def test_what_the_kernels_are_not_for_stays_as_it_is() -> None:
         {"padding": 1, "stride": 3},
     ):
         assert not fits(torch.nn.Conv2d(16, 16, 3, bias=False, **odd), norm)  # type: ignore[arg-type]
+    assert fits(torch.nn.Conv2d(3, 16, 3, padding=1, bias=False), norm)
+    assert not fits(torch.nn.Conv2d(3, 16, 1, bias=False), norm)  # a product is of 16 numbers or more
     assert not fits(torch.nn.Conv2d(16, 16, 3, padding=1), norm)
     assert not fits(torch.nn.Conv2d(16, 16, 3, padding=1, bias=False), torch.nn.BatchNorm2d(16, affine=False))
+
+
+class Frozen(nn.Module):
+    """A network whose second batch norm stays as it is while the rest trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm1 = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.two, self.norm2 = nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.fc = nn.Linear(16, 4)
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self.norm2.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.norm2(self.two(self.norm1(self.one(images)).relu())).mean((2, 3)))
+
+
+def test_a_frozen_batch_norm_stays_frozen() -> None:
+    torch.manual_seed(0)
+    network = models.features_of(Frozen().double(), [])
+    plain, x = copy.deepcopy(network).train(), torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    fused = models.fused(network, x[:1], torch.float64)
+    assert len(fused.parts) == 1  # type: ignore[arg-type]
+    torch.testing.assert_close(fused(x), plain(x), rtol=1e-12, atol=1e-13)
+    for key, value in plain.state_dict().items():
+        if "running" in key:
+            torch.testing.assert_close(network.state_dict()[key], value, rtol=1e-12, atol=1e-13)
+
+
+def test_what_the_kernels_do_not_take_is_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients by images, in a network that changes them first; statistics are as wide as the weights."""
+    monkeypatch.setattr(convnorm, "_ours", lambda *given: True)
+    g, w = torch.randn(2, 16, 6, 6), torch.randn(16, 3, 3, 3)
+    wanted = conv2d_input((2, 3, 6, 6), w, g, 1, 1)
+    torch.testing.assert_close(torch.ops.scns.by_inputs(g, w, 1, 6, 6), wanted)
+    monkeypatch.undo()
+    _, mean, var = torch.ops.scns.convolve(wanted, w.double(), 1)
+    assert mean.dtype == var.dtype == torch.float64  # what a compiled step was told
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
@@ -100,8 +143,6 @@ def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("batch", [128, 5])
 def test_kernels_against_float64(shape: tuple[int, ...], batch: int) -> None:
-    from scns import convnorm  # noqa: F401  (registers the operations)
-
     inputs, outputs, size, side, stride = shape
     generator = torch.Generator("cuda").manual_seed(0)
 

@@ -27,7 +27,7 @@ def _convolve(x: Tensor, w: Tensor, stride: int) -> tuple[Tensor, Tensor, Tensor
 
         return y, *kernels.convolve(x.contiguous(memory_format=_LAST), w.contiguous(memory_format=_LAST), y, stride)
     y.copy_(F.conv2d(x, w.to(x.dtype), stride=stride, padding=w.shape[2] // 2))
-    var, mean = torch.var_mean(y, (0, 2, 3), correction=0)
+    var, mean = torch.var_mean(y.to(w.dtype), (0, 2, 3), correction=0)
     return y, mean, var
 
 
@@ -41,7 +41,8 @@ def _convolve_empty(x: Tensor, w: Tensor, stride: int) -> tuple[Tensor, Tensor, 
 @torch.library.custom_op("scns::by_inputs", mutates_args=())
 def _by_inputs(g: Tensor, w: Tensor, stride: int, height: int, width: int) -> Tensor:
     dx = _by_inputs_empty(g, w, stride, height, width)
-    if _ours(g, dx) and height == stride * g.shape[2] and width == stride * g.shape[3]:
+    whole = height == stride * g.shape[2] and width == stride * g.shape[3]
+    if _ours(g, dx) and whole and w.shape[1] >= 16:  # not the 3 of an image, which hardly ever needs a gradient
         from scns import kernels
 
         kernels.by_inputs(g.contiguous(memory_format=_LAST), w.contiguous(memory_format=_LAST), dx, stride)
@@ -132,5 +133,6 @@ def fits(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
     ordinary = norm.affine and norm.track_running_stats and norm.momentum is not None
     plain = conv.bias is None and conv.groups == 1 and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
     square = side in ((1, 1), (3, 3)) and stride in ((1, 1), (2, 2)) and conv.padding == (side[0] // 2, side[0] // 2)
-    few = outputs in (16, 32, 64) and (inputs in (16, 32, 64) or (inputs == 3 and stride == (1, 1)))
+    first = inputs == 3 and side == (3, 3) and stride == (1, 1)  # 3 x 1 numbers are too few for a product
+    few = outputs in (16, 32, 64) and (inputs in (16, 32, 64) or first)
     return ordinary and plain and square and few

@@ -1,6 +1,7 @@
 """Batch norms of a frozen network folded into the convolutions before them: fewer kernels, the same function."""
 
 import copy
+from collections import Counter
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ def folded(network: nn.Module, sample: Tensor) -> nn.Module:
     """A copy in evaluation mode without the batch norms that directly follow a convolution.
 
     Which ones do is seen in a forward pass of `sample`: a convolution is folded where its output goes to one batch norm
-    and nowhere else, neither to another operation nor out of the network as a feature.
+    and nowhere else, neither to another operation nor out of the network as a feature. Layers that run twice, have two
+    names or hooks, or are subclasses of torch's stay as they are.
     """
     network = copy.deepcopy(network).eval()
     for conv_name, norm_name in pairs(network, sample):
@@ -35,7 +37,8 @@ def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
         scale, shift = scale * norm.weight.double(), norm.bias.double()
     bias = torch.zeros_like(scale) if conv.bias is None else conv.bias.double()
     shift = shift + (bias - norm.running_mean.double()) * scale
-    conv.weight.copy_(conv.weight.double() * scale[:, None, None, None])
+    weight = conv.weight.double() * scale[:, None, None, None]
+    conv.weight = nn.Parameter(weight.to(conv.weight.dtype), requires_grad=False)  # its own: others may share it
     conv.bias = nn.Parameter(shift.to(conv.weight.dtype), requires_grad=False)
 
 
@@ -60,13 +63,18 @@ class _Uses(TorchDispatchMode):
 
 @torch.no_grad()
 def pairs(network: nn.Module, sample: Tensor) -> list[tuple[str, str]]:
-    uses = _Uses()
+    """Names of the convolutions, with the batch norm after each, that can be taken for one function.
+
+    A forward pass of `sample` shows them: the norm alone reads what the convolution gives, and both run once.
+    """
+    uses, runs = _Uses(), Counter[str]()
     made: dict[int, tuple[str, Tensor]] = {}  # the tensors are kept, so that no id comes twice
     candidates: list[tuple[str, str, int]] = []
     hooks = []
 
     def after(name: str) -> Any:
         def remember(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            runs[name] += 1
             made[id(output)] = (name, output)
             uses.count[id(output)] = 0
 
@@ -74,15 +82,16 @@ def pairs(network: nn.Module, sample: Tensor) -> list[tuple[str, str]]:
 
     def before(name: str) -> Any:
         def match(module: nn.Module, inputs: Any) -> None:
+            runs[name] += 1
             if id(inputs[0]) in made:
                 candidates.append((made[id(inputs[0])][0], name, id(inputs[0])))
 
         return match
 
-    for name, module in network.named_modules():
+    for name, module in _plain(network):
         if isinstance(module, nn.Conv2d):
             hooks.append(module.register_forward_hook(after(name)))
-        elif isinstance(module, nn.BatchNorm2d):
+        else:
             hooks.append(module.register_forward_pre_hook(before(name)))
     try:
         with uses:
@@ -91,4 +100,20 @@ def pairs(network: nn.Module, sample: Tensor) -> list[tuple[str, str]]:
         for hook in hooks:
             hook.remove()
     shown = {id(tensor) for tensor in (*seen.maps, *seen.preacts)}
-    return [(conv, norm) for conv, norm, key in candidates if uses.count[key] == 1 and key not in shown]
+    return [
+        (conv, norm)
+        for conv, norm, key in candidates
+        if uses.count[key] == runs[conv] == runs[norm] == 1 and key not in shown
+    ]
+
+
+def _plain(network: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The convolutions and batch norms, by name, that do what torch's own do and can be replaced at one place."""
+    places = Counter(id(child) for parent in network.modules() for child in parent._modules.values())
+    return [
+        (name, module)
+        for name, module in network.named_modules()
+        if type(module) in (nn.Conv2d, nn.BatchNorm2d)  # a subclass may compute anything
+        and places[id(module)] == 1
+        and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    ]

@@ -32,17 +32,16 @@ class Fused(nn.Module):
     def __init__(self, network: nn.Module, sample: Tensor, dtype: torch.dtype) -> None:
         super().__init__()
         shared = {id(each): each for each in (*network.parameters(), *network.buffers())}
-        self.network = copy.deepcopy(network, shared)
+        self.network = copy.deepcopy(network, shared).train()
         self.parts: list[ConvNorm] = []
         for conv_name, norm_name in pairs(copy.deepcopy(network).eval(), sample):
             conv, norm = self.network.get_submodule(conv_name), self.network.get_submodule(norm_name)
             assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
             same = not self.parts or norm.momentum == self.parts[0].norm.momentum
-            if fits(conv, norm) and same:
+            if fits(conv, norm) and same and norm.training:  # not, where the network keeps it frozen
                 self.parts.append(ConvNorm(conv, norm, dtype))
                 _put(self.network, conv_name, self.parts[-1])
                 _put(self.network, norm_name, nn.Identity())
-        self.network.train()
 
     def forward(self, images: Tensor, features: bool = False) -> Any:
         seen = self.network(images, features=features)
