@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scns import augment, methods, step
+from scns import augment, methods, room, step
 from scns.data import Images
+from scns.errors import InputError
 from scns.features import Batch, Features, Shapes
 from scns.methods import Method, Setting, _drawn
 from scns.sgd import SGD
@@ -130,6 +131,37 @@ def test_draws_that_are_too_many_to_keep_are_made_in_the_steps(monkeypatch: pyte
     batch = Batch(torch.zeros(BATCH, 0), LABELS[index], index, index, torch.tensor(2), BATCH)
     seen = Given()(batch.images), Teacher()(batch)
     assert torch.equal(kept(batch, *seen)["infonce"], fresh(batch, *seen)["infonce"])
+
+
+def test_draws_are_kept_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each student of a pack keeps its own, and what the first epoch found is what its captured steps go by."""
+    method: Any = infonce("uniform")
+    other: Any = infonce("uniform")
+    monkeypatch.setattr(room, "free", lambda device: 8 * 4 * 5 * SAMPLES - 1)
+    method.begin_epoch(1, True)
+    assert method.drawn.kept is None
+    monkeypatch.setattr(room, "free", lambda device: 8 * 4 * 5 * SAMPLES)
+    method.begin_epoch(2, True)
+    assert method.drawn.kept is None
+    other.begin_epoch(2, True)
+    assert other.drawn.kept is not None
+
+
+def test_labels_of_a_batch_may_be_unknown_though_all_were_known() -> None:
+    method, index = built("ce", {}), torch.arange(4)
+    labels, logits = torch.tensor([0, -1, 2, -1]), random(4, CLASSES)
+    batch = Batch(torch.zeros(4, 0), labels, index, index, torch.tensor(1), 4)
+    found = method(batch, Features(logits, random(4, WIDTH)), None)["ce"]
+    torch.testing.assert_close(found, nn.functional.cross_entropy(logits[::2], labels[::2]))
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [({"ce": 0.0}, "there is no loss"), ({}, r"losses \(ce\) depend")])
+def test_losses_without_gradient_are_told(arguments: dict[str, float], sentence: str) -> None:
+    stepped = stepping(built("ce", arguments))
+    stepped.begin(1)
+    stepped.members[0].student.logits.requires_grad_(False)
+    with pytest.raises(InputError, match=f"Nothing can be learned: .*{sentence}"):
+        stepped(BATCH)
 
 
 @pytest.mark.parametrize(

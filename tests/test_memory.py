@@ -133,6 +133,9 @@ def test_a_table_known_to_be_full_moves_as_before() -> None:
         table.update(torch.tensor([4, 1]), unit(2, 8, seed=2), distinct=True)
     assert torch.equal(asking.features, knowing.features)
     assert not torch.allclose(knowing.features[4], unit(2, 8, seed=2)[0])
+    knowing.load_state_dict(FeatureTable(6, 8).state_dict())  # one that is not
+    knowing.update(torch.tensor([4, 1]), unit(2, 8, seed=2), distinct=True)
+    assert torch.allclose(knowing.features[4], unit(2, 8, seed=2)[0])
 
 
 def test_updates_compile_to_one_static_graph() -> None:

@@ -144,6 +144,7 @@ class FeatureTable(nn.Module):
             done += len(some)
         self.register_buffer("filled", torch.zeros(held, dtype=torch.bool))
         self.full = False
+        self.register_load_state_dict_post_hook(_look_again)
 
     def extra_repr(self) -> str:
         return f"{self.part.total} x {self.features.shape[1]}, momentum={self.momentum}"
@@ -187,6 +188,10 @@ class FeatureTable(nn.Module):
     def take(self, rows: Tensor) -> Tensor:
         """The features [*rows.shape, dim] of some rows."""
         return self.part.take(self.features, rows)
+
+
+def _look_again(table: FeatureTable, _: object) -> None:
+    table.full = False  # what was loaded may not be
 
 
 def _what_fits(rows: int, dim: int, free: int) -> str:

@@ -16,7 +16,7 @@ from scns import augment
 from scns.features import Batch, Features
 from scns.methods import Method
 from scns.share import Share
-from scns.step import Member, Step
+from scns.step import Member, Step, training
 from scns.world import World
 
 
@@ -72,7 +72,7 @@ class SharedStep(Step):
         seen, whole = self.passes[number].module.take()
         # The average of gradients over ranks is to be the gradient of the mean over all anchors.
         weight = 1.0 if member.whole or not share.divides else share.count * self.world.size / share.size
-        (torch.stack(list(losses.values())).sum() * weight).backward()
+        (torch.stack(training(losses)).sum() * weight).backward()
         member.optimizer.step()
         with torch.no_grad():
             if member.main and type(member.method).after_step is not Method.after_step:

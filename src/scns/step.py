@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from scns import augment
 from scns.data import Images, epoch_table, padding
+from scns.errors import InputError
 from scns.features import Batch, Features
 from scns.feed import feed
 from scns.methods import Method
@@ -231,7 +232,7 @@ class Step:
             if self.beside is not None:
                 torch.cuda.current_stream(self.device).wait_stream(self.beside)
             losses = member.losses(batch, seen, told)
-        torch.autograd.backward([loss for loss in losses.values() if loss.requires_grad])
+        torch.autograd.backward(training(losses))
         member.optimizer.step()
         with torch.no_grad():
             if member.main:
@@ -281,6 +282,15 @@ class Step:
             yield from (*member.student.parameters(), *member.student.buffers())
             yield from (*member.method.parameters(), *member.method.buffers())
             yield from member.optimizer.velocities
+
+
+def training(losses: dict[str, Tensor]) -> list[Tensor]:
+    """The losses that have a gradient: others are looked at and no more. Without any, nothing would be trained."""
+    found = [loss for loss in losses.values() if loss.requires_grad]
+    if not found:
+        given = f"the losses ({', '.join(losses)}) depend on nothing that is trained" if losses else "there is no loss"
+        raise InputError(f"Nothing can be learned: {given}; give a term of the method a weight above 0.")
+    return found
 
 
 def _sums(totals: Tensor, labels: Tensor, logits: Tensor, losses: list[Tensor]) -> None:

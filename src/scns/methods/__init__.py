@@ -132,8 +132,8 @@ class Method(nn.Module):
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The mean over labelled samples; 0 where there is none."""
-        if self.labelled:
-            return F.cross_entropy(logits, labels)
+        if self.labelled:  # so the mean cannot be of none
+            return F.cross_entropy(logits, labels, ignore_index=-1)
         total = F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum")
         return total / (labels >= 0).sum().clamp(min=1)
 
