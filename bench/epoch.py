@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import islice
 
 import torch
 
@@ -140,13 +141,12 @@ class Case:
             next(stepping)
             _wait(self.device)
             with torch.profiler.profile(activities=[kind]) as seen:
-                for _ in range(steps):
-                    next(stepping)
+                done = sum(1 for _ in islice(stepping, steps))
                 _wait(self.device)
         found: dict[str, list[float]] = {}
         for event in seen.events() or []:
-            found.setdefault(event.name, []).append(event.device_time if cuda else event.cpu_time)
-        share = 1 / (steps * self.students)
+            found.setdefault(event.name, []).append(event.device_time if cuda else event.self_cpu_time_total)
+        share = 1 / (max(1, done) * self.students)
         calls, spent = sum(map(len, found.values())) * share, sum(map(sum, found.values())) * share
         print(f"{self.name}: {calls:.0f} kernels, {spent:.0f} us a student and step")
         for name, times in sorted(found.items(), key=lambda item: -sum(item[1]))[:most]:

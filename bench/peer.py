@@ -97,6 +97,8 @@ def main() -> None:
     given = parser.parse_args()
     import torch
 
+    if not set(given.peers.split(",")) <= {"stock", "tuned"}:
+        parser.error(f"--peers '{given.peers}' must be stock, tuned, or stock,tuned.")
     if not torch.cuda.is_available():
         parser.error("the peer runs on a CUDA GPU alone, and there is none here.")
     if given.worker:

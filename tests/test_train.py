@@ -20,6 +20,8 @@ from engine_runs import EPOCHS, STEPS, equal, place, recipe, single, small_words
 from scns import datasets
 from scns.checkpoint import Folder
 from scns.errors import InputError
+from scns.models import fused
+from scns.models._fuse import Fused
 from scns.recipe import Recipe
 from scns.run import Run
 from scns.train import Pack, Stopped, Watch, fit, fit_packed, prepare
@@ -359,6 +361,34 @@ def test_unlabelled_images_count_for_nothing_but_the_features(tmp_path: Path) ->
     run = single(recipe("infonce", labelled=3, epochs=1, arguments=INFONCE), tmp_path / "run")
     assert int((run.data.train.labels >= 0).sum()) == 30
     assert int(run.member.totals[len(run.member.names) + 1]) == 30  # answers that could be right
+
+
+def test_a_fused_student_has_the_run_s_weights_stages_and_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the stages, after a stop within an epoch, and where it is judged, which is not by the fused network."""
+    wanted = replace(recipe_of("ft"), lr=1e-3)
+    whole = single(wanted, tmp_path / "plain")
+    monkeypatch.setattr(Run, "_trained", lambda run: fused(run.student, torch.zeros(1, 3, 16, 16), torch.float32))
+    ours = single(wanted, tmp_path / "ours")
+    steps = []
+
+    class Interrupt(Watch):
+        def step(self, run: Any, epoch: int, done: int, total: int) -> None:
+            steps.append(done)
+            if len(steps) == STEPS + 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        single(wanted, tmp_path / "stopped", watch=Interrupt())
+    single(wanted, tmp_path / "stopped")
+    assert isinstance(ours.member.student, Fused)
+    assert equal(weights(tmp_path / "ours"), weights(tmp_path / "stopped"))
+    plain, found = weights(tmp_path / "plain"), weights(tmp_path / "ours")
+    assert plain.keys() == found.keys() and abs(whole.result["test"] - ours.result["test"]) < 4
+    for name in plain:
+        if "running" in name:
+            torch.testing.assert_close(found[name], plain[name], rtol=0.02, atol=0.02)
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
