@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scns import augment, methods, room, step
+from scns import augment, methods, models, room, step
 from scns.data import Images
 from scns.errors import InputError
 from scns.features import Batch, Features, Shapes
@@ -211,3 +211,19 @@ def test_kinds_of_negatives_share_what_is_compiled(monkeypatch: pytest.MonkeyPat
         for one, other in zip(plain.members[0].method.buffers(), member.method.buffers(), strict=True):
             assert torch.equal(one, other)
     assert needed == [4, 0, 1, 0, 0, 0]  # losses with log-weights are another graph
+
+
+@pytest.mark.parametrize(("name", "shown"), [("ce", False), ("kld", False), ("at", True), ("ab", True)])
+def test_a_compiled_student_shows_maps_only_to_methods_that_read_them(
+    name: str, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unread, they would cost a step zeros of their size, as gradients, and adding them."""
+    monkeypatch.setattr(step, "quicker", lambda part, compiled: part)
+    network = models.build("resnet8", 10)
+    shapes = Shapes.of(network(torch.zeros(1, 3, 16, 16), features=True))
+    method = methods.build(name, Setting(LABELS, shapes, teacher=shapes))
+    parameters = [*network.parameters(), *method.trained()]
+    member = Member(network, method, method.forward, SGD(parameters, 0.1, 0.9, 0.0, False), compiled="network")
+    seen = member.student(torch.zeros(2, 3, 16, 16), features=True)
+    assert bool(seen.maps) == bool(seen.preacts) == shown
+    assert [*member.student.parameters()] == [*network.parameters()]

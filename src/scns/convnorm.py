@@ -19,23 +19,26 @@ def _ours(*given: Tensor) -> bool:
 
 
 @torch.library.custom_op("scns::convolve", mutates_args=())
-def _convolve(x: Tensor, w: Tensor, stride: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(the convolution with zeros around x, the mean of each of its channels, their biased variance)."""
-    y = _convolve_empty(x, w, stride)[0]
+def _convolve(x: Tensor, w: Tensor, stride: int, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(the convolution with zeros around x; of its channels the mean, 1 / sqrt(variance + eps), unbiased variance)."""
+    y = _convolve_empty(x, w, stride, eps)[0]
     if _ours(x, y):
         from scns import kernels
 
-        return y, *kernels.convolve(x.contiguous(memory_format=_LAST), w.contiguous(memory_format=_LAST), y, stride)
+        x, w = x.contiguous(memory_format=_LAST), w.contiguous(memory_format=_LAST)
+        return y, *kernels.convolve(x, w, y, stride, eps)
     y.copy_(F.conv2d(x, w.to(x.dtype), stride=stride, padding=w.shape[2] // 2))
     var, mean = torch.var_mean(y.to(w.dtype), (0, 2, 3), correction=0)
-    return y, mean, var
+    count = y.numel() // y.shape[1]
+    return y, mean, (var + eps).rsqrt(), var * (count / max(1, count - 1))
 
 
 @_convolve.register_fake
-def _convolve_empty(x: Tensor, w: Tensor, stride: int) -> tuple[Tensor, Tensor, Tensor]:
+def _convolve_empty(x: Tensor, w: Tensor, stride: int, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     height, width = ((size - 1) // stride + 1 for size in x.shape[2:])
     y = torch.empty(x.shape[0], w.shape[0], height, width, dtype=x.dtype, device=x.device, memory_format=_LAST)
-    return y, w.new_empty(w.shape[0]), w.new_empty(w.shape[0])
+    mean, inverse, var = (w.new_empty(w.shape[0]) for _ in range(3))
+    return y, mean, inverse, var
 
 
 @torch.library.custom_op("scns::by_inputs", mutates_args=())
@@ -73,24 +76,23 @@ def _by_weights_empty(g: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
 
 
 class _ConvNorm(torch.autograd.Function):
-    """z = (y - mean) / sqrt(var + eps) * weight + bias of y = x * w, with its mean and variance over a batch."""
+    """z = (y - mean) / sqrt(var + eps) * weight + bias of y = x * w; also the mean and unbiased variance of y."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, w: Tensor, weight: Tensor, bias: Tensor, stride: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, mean, var = _convolve(x, w, stride)
-        ctx.save_for_backward(x, w, weight, y, mean, var)
-        ctx.stride, ctx.eps = stride, eps
-        scale = (var + eps).rsqrt() * weight
-        z = (y.to(w.dtype) - _each(mean)) * _each(scale) + _each(bias)
+        y, mean, inverse, var = _convolve(x, w, stride, eps)
+        ctx.save_for_backward(x, w, weight, y, mean, inverse)
+        ctx.stride = stride
+        z = (y.to(w.dtype) - _each(mean)) * _each(inverse * weight) + _each(bias)
         return z.to(y.dtype), mean, var
 
     @staticmethod
     def backward(ctx: Any, gz: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """dy = scale (gz - mean(gz) - n mean(gz n)), with n = (y - mean) / sqrt(var + eps): statistics depend on y."""
-        x, w, weight, y, mean, var = ctx.saved_tensors
-        gz, inverse = gz.to(w.dtype), (var + ctx.eps).rsqrt()
+        x, w, weight, y, mean, inverse = ctx.saved_tensors
+        gz = gz.to(w.dtype)
         n = (y.to(w.dtype) - _each(mean)) * _each(inverse)
         d_bias, d_weight = gz.sum((0, 2, 3)), (gz * n).sum((0, 2, 3))
         count = y.shape[0] * y.shape[2] * y.shape[3]
@@ -116,8 +118,7 @@ class ConvNorm(nn.Module):
         z, mean, var = _ConvNorm.apply(
             x.to(self.dtype), self.conv.weight, self.norm.weight, self.norm.bias, self.conv.stride[0], self.norm.eps
         )
-        count = z.shape[0] * z.shape[2] * z.shape[3]
-        self.seen = mean.detach(), var.detach() * (count / max(1, count - 1))
+        self.seen = mean.detach(), var.detach()
         return z
 
     def taken(self) -> tuple[Tensor, Tensor]:

@@ -135,9 +135,9 @@ def _total(parts, total, count, SIZE: constexpr, WIDE: constexpr, DEEP: constexp
     tl.store(total + e, found, mask=e < SIZE)
 
 
-@triton.jit(do_not_specialize=["count", "pixels"])
-def _statistics(sums, mean, var, count, pixels, CO: constexpr, WIDE: constexpr, DEEP: constexpr):
-    """Mean and (biased) variance from `count` parts of sums and sums of squares, `WIDE` channels of them."""
+@triton.jit(do_not_specialize=["count", "pixels", "eps"])
+def _statistics(sums, mean, inverse, var, count, pixels, eps, CO: constexpr, WIDE: constexpr, DEEP: constexpr):
+    """What `convolve` returns, from `count` parts of sums and sums of squares, `WIDE` channels of them."""
     n = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     first, second = tl.zeros((WIDE,), dtype=tl.float32), tl.zeros((WIDE,), dtype=tl.float32)
     for start in range(0, count, DEEP):
@@ -147,7 +147,9 @@ def _statistics(sums, mean, var, count, pixels, CO: constexpr, WIDE: constexpr, 
         second += tl.sum(tl.load(place + CO, mask=inside, other=0.0), 0)
     middle = first / pixels
     tl.store(mean + n, middle)
-    tl.store(var + n, tl.maximum(second / pixels - middle * middle, 0.0))
+    biased = tl.maximum(second / pixels - middle * middle, 0.0)
+    tl.store(inverse + n, 1 / tl.sqrt(biased + eps))
+    tl.store(var + n, biased * (pixels / tl.maximum(pixels - 1, 1)))
 
 
 def _shapes(x: Tensor, y: Tensor, side: int, stride: int) -> dict[str, Any]:
@@ -160,19 +162,20 @@ def _rows(channels: int) -> int:
     return 128 if channels < 64 else 64  # pixels at a time: more of 64 channels do not stay in registers
 
 
-def convolve(x: Tensor, w: Tensor, y: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Write the convolution to y; (mean, variance) of each channel of it."""
+def convolve(x: Tensor, w: Tensor, y: Tensor, stride: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the convolution to y; of each channel of it (mean, 1 / sqrt(variance + eps), unbiased variance)."""
     pixels, rows, side = y.shape[0] * y.shape[2] * y.shape[3], _rows(y.shape[1]), w.shape[2]
     taps = side * side if x.shape[1] < 16 else 1  # a product needs 16 numbers to sum over
     count, outputs = triton.cdiv(pixels, rows), y.shape[1]
     sums = torch.empty(count, 2, outputs, device=x.device)
-    mean, var = torch.empty(outputs, device=x.device), torch.empty(outputs, device=x.device)
+    mean, inverse, var = (torch.empty(outputs, device=x.device) for _ in range(3))
     _convolve[(count,)](
         x, w, y, sums, pixels, **_shapes(x, y, side, stride), BACK=0, SUMS=1, TAPS=taps,
         K=triton.next_power_of_2(taps * x.shape[1]), ROWS=rows, num_warps=4, num_stages=4,
     )  # fmt: skip
-    _statistics[(outputs // 16,)](sums, mean, var, count, pixels, CO=outputs, WIDE=16, DEEP=512, num_warps=8)
-    return mean, var
+    sizes = dict(CO=outputs, WIDE=16, DEEP=512)
+    _statistics[(outputs // 16,)](sums, mean, inverse, var, count, pixels, eps, **sizes, num_warps=8)
+    return mean, inverse, var
 
 
 def by_inputs(g: Tensor, w: Tensor, dx: Tensor, stride: int) -> None:

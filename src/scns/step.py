@@ -49,12 +49,25 @@ class Member:
         self.lr = self.optimizer.lr
         self.totals = torch.zeros(_MOST_TERMS, device=self.lr.device)
         some, alone = self.compiled != "no", self.world.size == 1  # what passes between ranks is not compiled
-        self.student = quicker(self.student, some and self.sync is None)
+        if some and self.sync is None:
+            self.student = quicker(Shown(self.student, bool({"maps", "preacts"} & {*self.method.needs})), True)
         every = self.compiled == "all" and alone
         # These two are compiled once for all members whose methods differ in their arguments alone, losses often not.
         self.sums = quicker(_sums, some and alone)
         self.after_step = quicker(self.method.after_step, every or (some and alone and self.method.short_update))
         self.losses = quicker(self.losses, every)
+
+
+class Shown(nn.Module):
+    """A student that shows no maps where its method reads none: a compiled network takes zeros as their gradients."""
+
+    def __init__(self, student: nn.Module, maps: bool) -> None:
+        super().__init__()
+        self.student, self.maps = student, maps
+
+    def forward(self, images: Tensor, features: bool = True) -> Features:
+        seen = self.student(images, features=features)
+        return seen if self.maps else Features(seen.logits, seen.embedding)
 
 
 _MOST_TERMS = 32
