@@ -24,7 +24,7 @@ from scns.models import fused
 from scns.models._fuse import Fused
 from scns.recipe import Recipe
 from scns.run import Run
-from scns.train import Pack, Stopped, Watch, fit, fit_packed, prepare
+from scns.train import Pack, Stopped, Watch, fit, fit_packed, polite_stop, prepare
 
 INFONCE = {"sampler": "uniform", "negatives": 16, "lm_weight": 0.1}
 # A bank, a queue, stages with modules of their own, a constant of the first batch, companions, and an own order.
@@ -413,3 +413,16 @@ def test_a_compiled_step_is_whole_graphs_and_the_same_step(
     assert len(made) == 5  # network, losses, tables, sums, views
     assert equal(weights(tmp_path / "plain"), weights(tmp_path / "compiled"))
     assert plain.history[0]["loss"] == compiled.history[0]["loss"]
+
+
+def test_a_signal_that_comes_twice_is_one_wish_and_a_later_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout` sends its signal to a process and to its group; a person who presses again means it."""
+    with polite_stop() as stopping:
+        assert stopping() == 0
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert stopping() == signal.SIGTERM
+        monkeypatch.setattr("scns.train._SAME_WISH", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert stopping() == signal.SIGTERM

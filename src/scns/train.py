@@ -28,6 +28,7 @@ from scns.teacher import Teacher, load_network
 from scns.world import World
 
 _SHARE = 0.02  # of a run's time that checkpoints may take
+_SAME_WISH = 0.5  # seconds between two signals below which nobody has pressed twice
 _AGREE = 16  # steps on a GPU after which ranks ask each other whether to stop: their hosts need not meet at each
 
 
@@ -321,23 +322,25 @@ def _wait(packs: list[Pack]) -> None:
 
 @contextmanager
 def polite_stop() -> Iterator[Callable[[], int]]:
-    """The number of the signal that asked to stop after the step, or 0; a second one stops at once.
+    """The number of the signal that asked to stop after the step, or 0; a second one, later, stops at once.
 
-    torchrun passes on a signal that its workers may have got already, and kills those that do not end in time.
+    What comes right after the first is the same wish: `timeout` sends to a process and to its group. torchrun passes on
+    a signal that its workers may have got already, and kills those that do not end in time.
     """
-    asked: list[int] = []
+    asked: list[tuple[int, float]] = []
 
     def ask(number: int, frame: object) -> None:
-        if asked and not elastic():
+        now = time.monotonic()
+        if asked and now - asked[0][1] > _SAME_WISH and not elastic():
             raise KeyboardInterrupt
-        asked.append(number)
+        asked.append((number, now))
 
     try:
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread: nobody sends us signals
         before = {}
     try:
-        yield lambda: asked[0] if asked else 0
+        yield lambda: asked[0][0] if asked else 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
