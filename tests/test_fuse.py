@@ -100,6 +100,39 @@ class Frozen(nn.Module):
         return self.fc(self.norm2(self.two(self.norm1(self.one(images)).relu())).mean((2, 3)))
 
 
+class Regularised(Frozen):
+    """A network that reads the weights of its convolution, and one that leaves a layer out while it trains."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, images: Tensor) -> Tensor:
+        seen = self.norm1(self.one(images)).relu()
+        if self.how == "skips" and self.training:
+            return self.fc(seen.mean((2, 3)))
+        scale = self.one.weight.square().mean() if self.how == "reads" else 1.0
+        return self.fc(scale * self.norm2(self.two(seen)).mean((2, 3)))
+
+    def train(self, mode: bool = True) -> "Regularised":
+        nn.Module.train(self, mode)
+        return self
+
+
+@pytest.mark.parametrize("how", ["reads", "skips"])
+def test_a_network_that_does_more_with_its_layers_than_call_them_stays_as_it_is(how: str) -> None:
+    network = models.features_of(Regularised(how), [])
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    assert models.fused(network, torch.zeros(1, 3, 8, 8), torch.float32) is network
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+def test_half_precision_is_tried_as_it_trains() -> None:
+    """Inside autocast: layers that are not fused have float32 weights."""
+    fused = models.fused(models.build("resnet8", 10), torch.zeros(1, 3, 16, 16), torch.float16)
+    assert isinstance(fused, Fused) and len(fused.parts) == 9
+
+
 def test_a_frozen_batch_norm_stays_frozen() -> None:
     torch.manual_seed(0)
     network = models.features_of(Frozen().double(), [])

@@ -23,7 +23,7 @@ def fusible(device: torch.device) -> bool:
 def fused(network: nn.Module, sample: Tensor, dtype: torch.dtype) -> nn.Module:
     """The network for training, in `dtype` where its parts are fused; the network itself where none can be."""
     found = Fused(network, sample, dtype)
-    return found if found.parts else network
+    return found if found.parts and found.runs(sample) else network
 
 
 class Fused(nn.Module):
@@ -33,7 +33,7 @@ class Fused(nn.Module):
         super().__init__()
         shared = {id(each): each for each in (*network.parameters(), *network.buffers())}
         self.network = copy.deepcopy(network, shared).train()
-        self.parts: list[ConvNorm] = []
+        self.parts, self.dtype = list[ConvNorm](), dtype
         for conv_name, norm_name in pairs(copy.deepcopy(network).eval(), sample):
             conv, norm = self.network.get_submodule(conv_name), self.network.get_submodule(norm_name)
             assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
@@ -42,6 +42,18 @@ class Fused(nn.Module):
                 self.parts.append(ConvNorm(conv, norm, dtype))
                 _put(self.network, conv_name, self.parts[-1])
                 _put(self.network, norm_name, nn.Identity())
+
+    @torch.no_grad()
+    def runs(self, sample: Tensor) -> bool:
+        """Whether the network calls every part in training, and asks none for what only a convolution has."""
+        trial = copy.deepcopy(self)  # of its own: unfused batch norms note what they see
+        half = self.dtype in (torch.bfloat16, torch.float16)  # as steps run it then: inside autocast
+        try:
+            with torch.autocast(sample.device.type, self.dtype if half else torch.bfloat16, enabled=half):
+                trial.network(sample.repeat(2, 1, 1, 1), features=True)
+        except AttributeError:
+            return False
+        return all(part.seen is not None for part in trial.parts)
 
     def forward(self, images: Tensor, features: bool = False) -> Any:
         seen = self.network(images, features=features)
