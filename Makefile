@@ -1,7 +1,7 @@
 # make demo   sets everything up and runs the main job on bundled data
 # make test   sets everything up and runs the tests
 # make lint   ruff and mypy          make test-gpu   the tests marked gpu, on a machine with CUDA
-#                                    make test-scale the tests marked scale: several processes, Ray
+#                                    make test-scale the tests marked scale: several processes, Ray, kernels in an interpreter
 
 PYTHON ?= python3
 VENV   := .venv

@@ -1,4 +1,4 @@
-"""Convolutions for few channels on a GPU, in Triton: with 16 to 64 channels cuDNN takes two to three times as long.
+"""Convolutions for few channels on a GPU, in Triton; cuDNN's are made for more than 16 to 64 (bench/convs.py).
 
 Activations lie in memory as [images, height, width, channels], weights as [outputs, taps, inputs]: torch's
 channels_last. Products are of bfloat16 numbers, sums of float32. All sums are taken in a fixed order, so results are

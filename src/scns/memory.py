@@ -174,8 +174,8 @@ class FeatureTable(nn.Module):
             self.features.index_copy_(0, row, unit_rows(moved))
 
     def look(self) -> None:
-        """Note whether all rows are filled: then updates need not ask each. It waits for the device."""
-        self.full = bool(self.filled.all())
+        """Note whether all rows are filled: then updates need not ask each. It waits for the device, until they are."""
+        self.full = self.full or bool(self.filled.all())
 
     def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
         """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor."""

@@ -140,8 +140,7 @@ class Run:
 
     def _trained(self) -> nn.Module:
         """The student as steps see it: with kernels of our own, where it is compiled for a GPU that has them."""
-        wanted = self.recipe.compile != "no" and self.bf16 and self.device.type == "cuda" and self.world.size == 1
-        if not wanted or not models.fusible(self.device):
+        if self.recipe.compile == "no" or not self.bf16 or self.world.size > 1 or not models.fusible(self.device):
             return self.student
         size = self.data.train.size
         return models.fused(self.student, torch.zeros(1, 3, size, size, device=self.device), torch.bfloat16)

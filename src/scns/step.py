@@ -67,7 +67,7 @@ class Shown(nn.Module):
 
     def forward(self, images: Tensor, features: bool = True) -> Features:
         seen = self.student(images, features=features)
-        return seen if self.maps else Features(seen.logits, seen.embedding)
+        return seen if self.maps or not features else Features(seen.logits, seen.embedding)
 
 
 _MOST_TERMS = 32
@@ -251,7 +251,7 @@ class Step:
             if member.main:
                 member.after_step(batch, seen, told)
             member.names = list(losses)
-            member.sums(member.totals, batch.labels[: batch.anchors], seen.logits, list(losses.values()))
+            member.sums(member.totals, batch.of_anchors(batch.labels), seen.logits, list(losses.values()))
 
     def _ask(self, batch: Batch) -> Features | None:
         """The teacher's features: looked up, or asked for on a stream of its own beside the students' passes."""

@@ -64,10 +64,10 @@ class Objective(Method):
 
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
         losses = self.classification(batch, student, teacher)
-        anchors, labels = batch.index[: batch.anchors], batch.labels[: batch.anchors]
+        anchors, labels = batch.of_anchors(batch.index), batch.of_anchors(batch.labels)
         nu = self.quantile(draws.uniform(self.seed, draws.MIXING, batch.epoch, anchors))
         wide = student.logits if student.logits.dtype.itemsize > 2 else student.logits.float()
-        mixed = mixup.mix(beside(wide, batch, 1)[:, 0], wide[: batch.anchors], nu)
+        mixed = mixup.mix(beside(wide, batch, 1)[:, 0], batch.of_anchors(wide), nu)
         negatives = beside(batch.labels, batch, 1)[:, 0]
         targets = functional.label_mixture(negatives, labels, nu, self.classes, self.smoothing)
         losses["lm"] = self.weight * functional.soft_cross_entropy(mixed, targets)

@@ -116,7 +116,7 @@ class Objective(Method):
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
         assert teacher is not None
         losses = self.classification(batch, student, teacher)
-        anchor, target = student.embedding[: batch.anchors], teacher.embedding[: batch.anchors].detach()
+        anchor, target = batch.of_anchors(student.embedding), batch.of_anchors(teacher.embedding).detach()
         positive, *negatives = beside(student.embedding, batch, self.companions).unbind(1)
         alike, unlike = alignments(anchor, positive, negatives, target, self.kernel)
         losses["cka"] = self.weight * functional.triplet_hinge(alike, unlike, self.zeta, self.margin)

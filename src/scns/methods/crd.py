@@ -159,7 +159,7 @@ class Objective(Method):
 
     def index(self, batch: Batch) -> Tensor:
         """The positive and the negatives of every anchor, int64 [batch, 1 + negatives]."""
-        anchors = batch.index[: batch.anchors]
+        anchors = batch.of_anchors(batch.index)
         drawn = self.sampler.sample(anchors, self.negatives, epoch=batch.epoch, distinct=self.distinct)
         first = anchors[:, None] if self.positives is None else self.positives.sample(anchors, epoch=batch.epoch)
         return torch.cat([first, drawn], dim=1)
@@ -171,7 +171,7 @@ class Objective(Method):
 
     def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:
         assert teacher is not None
-        self.crd.update(batch.index[: batch.anchors], student.embedding, teacher.embedding)
+        self.crd.update(batch.of_anchors(batch.index), student.embedding, teacher.embedding)
 
 
 def _first_rows(rows: Tensor, dim: int, seed: int, number: int) -> Tensor:

@@ -77,7 +77,7 @@ class Objective(crd.Objective):
         return losses
 
     def _mixed(self, batch: Batch, student: Tensor, teacher: Tensor) -> Tensor:
-        anchors = batch.index[: batch.anchors]
+        anchors = batch.of_anchors(batch.index)
         ours, theirs = self.crd.student_head(student), self.crd.teacher_head(teacher)
         drawn = self.sampler.sample(anchors, 1, epoch=batch.epoch)[:, 0]
         nu = self.quantile(draws.uniform(self.seed, draws.MIXING, batch.epoch, anchors))

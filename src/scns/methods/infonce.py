@@ -210,7 +210,7 @@ class Objective(Method):
 
     @torch.no_grad()
     def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:
-        self.fill(batch.index[: batch.anchors], student, teacher)
+        self.fill(batch.of_anchors(batch.index), student, teacher)
 
     @torch.no_grad()
     def fill(self, index: Tensor, student: Features, teacher: Features | None) -> None:
@@ -238,7 +238,10 @@ class Objective(Method):
         return sides if self.symmetric else sides[:1]
 
     def _info_nce(self, both: list[Tensor], log_weights: Tensor | None, target: Tensor | None, weight: float) -> Tensor:
-        """The weighted sum of InfoNCE over the networks' similarities [batch, m]: as a softmax, in a few kernels."""
+        """The weighted sum of `functional.info_nce` over the networks' similarities [batch, m], as one softmax.
+
+        That takes fewer kernels, and has fewer digits only where a sample's loss is below 1e-7.
+        """
         parts = both if target is not None or len(both) == 1 else [torch.stack(both)]  # few numbers: in one go
         found = []
         for similarity in parts:

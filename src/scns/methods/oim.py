@@ -60,23 +60,23 @@ class Objective(Method):
 
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:
         losses = self.classification(batch, student, teacher)
-        z, targets = self.head(student.embedding[: batch.anchors]), self._targets(batch, teacher)
+        z, targets = self.head(batch.of_anchors(student.embedding)), self._targets(batch, teacher)
         recent = mask = None
         if self.queue is not None:
-            recent, mask = self.queue.features, self.queue.mask(batch.index[: batch.anchors], targets)
+            recent, mask = self.queue.features, self.queue.mask(batch.of_anchors(batch.index), targets)
         term = functional.oim(z, targets, self.table.features, recent, temperature=self.tau, queue_mask=mask)
         losses["oim"] = self.weight * term
         return losses
 
     @torch.no_grad()
     def after_step(self, batch: Batch, student: Features, teacher: Features | None) -> None:
-        z, targets = self.head(student.embedding[: batch.anchors]), self._targets(batch, teacher)
+        z, targets = self.head(batch.of_anchors(student.embedding)), self._targets(batch, teacher)
         self.table.update(targets, z)
         if self.queue is not None:
-            self.queue.push(z, batch.index[: batch.anchors], targets)
+            self.queue.push(z, batch.of_anchors(batch.index), targets)
 
     def _targets(self, batch: Batch, teacher: Features | None) -> Tensor:
         if self.target == "label":
-            return batch.labels[: batch.anchors]
+            return batch.of_anchors(batch.labels)
         assert teacher is not None
-        return teacher.logits[: batch.anchors].argmax(1)
+        return batch.of_anchors(teacher.logits).argmax(1)

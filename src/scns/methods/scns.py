@@ -127,12 +127,12 @@ class Objective(infonce.Objective):
 
     def _mixture_kld(self, batch: Batch, student: Tensor, teacher: Tensor) -> Tensor:
         """KL of the class distributions at the mixed penultimate features; a linear classifier commutes with mixing."""
-        nu = self.latent_quantile(draws.uniform(self.seed, draws.MIXING, batch.epoch, batch.index[: batch.anchors]))
+        nu = self.latent_quantile(draws.uniform(self.seed, draws.MIXING, batch.epoch, batch.of_anchors(batch.index)))
         negative, target = (beside(logits, batch, self.companions)[:, -1] for logits in (student, teacher.detach()))
         return mixture_kld(
-            student[: batch.anchors],
+            batch.of_anchors(student),
             negative,
-            teacher[: batch.anchors].detach(),
+            batch.of_anchors(teacher).detach(),
             target,
             nu,
             self.temperature,
