@@ -9,7 +9,7 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "sgd", "plugins", "room", "ranks", "ahead", "world"},
+    {"errors", "files", "features", "draws", "sgd", "plugins", "room", "ranks", "ahead", "world", "has"},
     {
         "data",
         "augment",
@@ -44,8 +44,10 @@ LAYERS = [
         "syncnorm",
         "convnorm",
         "kernels",
+        "lookups",
+        "weighing",
     },
-    {"neighbors", "sampling", "soft", "batches", "gallery"},
+    {"neighbors", "sampling", "soft", "batches", "gallery", "gathered"},
     {"datasets", "models", "methods"},
     {"recipe", "recipes", "rows", "preflight", "teacher", "capture", "checkpoint"},
     {"step"},

@@ -1,4 +1,4 @@
-"""The kernels in Triton's interpreter, on the CPU: every index and mask, against torch's own convolutions.
+"""The kernels in Triton's interpreter, on the CPU: every index and mask, against the same written with torch.
 
 Needs the extra `kernels` (make test-scale has it). On a GPU, tests/test_fuse.py runs them compiled.
 """
@@ -53,7 +53,74 @@ for one, other in pairs:
     ids=str,
 )
 def test_every_index_and_mask(shape: tuple[int, ...]) -> None:
+    interpreted(f"SHAPE = {shape}\n{SCRIPT}")
+
+
+LOOKUPS = """
+import torch, torch.nn.functional as F
+from scns import gathered, lookups
+from scns.memory import FeatureTable
+
+generator = torch.Generator().manual_seed(0)
+sides, batch, count, dim, weighted = SHAPE
+lookups._PROGRAMS = 64  # several chunks an anchor, as on a GPU
+tables = [FeatureTable(50, dim, seed=seed) for seed in range(sides)]
+given = [F.normalize(torch.randn(batch, dim, generator=generator), dim=1).requires_grad_() for _ in range(sides)]
+rows = torch.randint(50, (batch, count), generator=generator, dtype=torch.int32)
+log_weights = None
+if weighted:
+    log_weights = torch.randn(batch, count, generator=generator)
+    log_weights[:, 0], log_weights[:, 1::3] = 0, -torch.inf
+wanted = []
+for z, table in zip(given, tables):
+    scores = torch.einsum("bd,bmd->bm", z, table.features[rows.long()]) / 0.07
+    scores = scores if log_weights is None else scores + log_weights
+    wanted.append(-F.log_softmax(scores, dim=1)[:, 0])
+found = gathered.info_nce(list(zip(given, tables)), rows, log_weights, 0.07)
+upstream = torch.rand(sides, batch, generator=generator)
+torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-4, atol=1e-4)
+for one, other in zip(torch.autograd.grad((found * upstream).sum(), given),
+                      torch.autograd.grad((torch.stack(wanted) * upstream).sum(), given)):
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+"""
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 3, 1, 128, False), (2, 3, 17, 128, True), (2, 5, 17, 20, False), (2, 3, 301, 20, True), (1, 2, 301, 8, False)],
+    ids=str,
+)
+def test_info_nce_of_gathered_rows(shape: tuple[int, ...]) -> None:
+    interpreted(f"SHAPE = {shape}\n{LOOKUPS}")
+
+
+WEIGHING = """
+import torch
+import scns
+from scns import weighing
+
+weighing._OPTIONS["WIDE"] = 16  # several pieces a row
+generator = torch.Generator().manual_seed(0)
+labels = torch.arange(45) % 4
+for uniform, scale in ((0.1, 7.3), (0.0, 40.0)):
+    sampler = scns.SoftNegatives(torch.randn(45, 8, generator=generator), labels, scale=scale, uniform=uniform)
+    anchors = torch.tensor([3, 44, 0, 17])
+    scores = sampler.unit[sampler.pool.rank[anchors]] @ sampler.unit.T
+    found = sampler._weighed(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors)
+    wanted = sampler._weights(anchors)
+    assert (wanted == 0).any() and int((found - wanted).abs().max()) <= 1, (found - wanted).abs().max()
+    assert (found == wanted).double().mean() > 0.99
+"""
+
+
+@pytest.mark.scale
+def test_integer_weights_of_soft_negatives() -> None:
+    interpreted(WEIGHING)
+
+
+def interpreted(script: str) -> None:
     pytest.importorskip("triton", reason="the extra 'kernels' is not installed")
-    words = [sys.executable, "-c", f"SHAPE = {shape}\n{SCRIPT}"]
+    words = [sys.executable, "-c", script]
     done = subprocess.run(words, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -6,12 +6,15 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from method_steps import Case, detached, make
-from scns import methods
+from scns import gathered, methods
 from scns.features import Batch, Features
+from scns.memory import FeatureTable
 from scns.methods import Method
+from scns.soft import SoftNegatives
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -87,3 +90,44 @@ def test_a_captured_step_never_waits_and_equals_the_eager_one(name: str) -> None
         assert all(close(a, b) for a, b in zip(told, expected[epoch], strict=True)), epoch
     for key, value in eager.state_dict().items():
         assert close(captured.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("count", [1, 17, 1001])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_info_nce_of_gathered_rows_equals_float64(symmetric: bool, count: int, weighted: bool) -> None:
+    """The kernel, compiled; tests/test_kernels.py has its every index and mask."""
+    generator = torch.Generator().manual_seed(0)
+    sides = 2 if symmetric else 1
+    tables = [FeatureTable(3000, 128, seed=seed) for seed in range(sides)]
+    anchors = [F.normalize(torch.randn(64, 128, generator=generator), dim=1) for _ in range(sides)]
+    rows = torch.randint(3000, (64, count), generator=generator)
+    log_weights = F.pad(torch.randn(64, count - 1, generator=generator), (1, 0)) if weighted else None
+    wanted, by_anchors = [], []
+    for z, table in zip(anchors, tables, strict=True):
+        z = z.double().requires_grad_()
+        scores = torch.einsum("bd,bmd->bm", z, table.features.double()[rows]) / 0.07
+        losses = -F.log_softmax(scores if log_weights is None else scores + log_weights, dim=1)[:, 0]
+        wanted.append(losses.detach())
+        by_anchors.append(torch.autograd.grad(losses.mean(), z)[0])
+
+    given = [(z.cuda().requires_grad_(), table.cuda()) for z, table in zip(anchors, tables, strict=True)]
+    assert gathered.fits(given)
+    for of_rows in (rows, rows.int()):
+        found = gathered.info_nce(given, of_rows.cuda(), None if log_weights is None else log_weights.cuda(), 0.07)
+        gradients = torch.autograd.grad(found.mean(1).sum(), [z for z, _ in given])
+        for one, other in zip([*found, *gradients], [*wanted, *by_anchors], strict=True):
+            torch.testing.assert_close(one.cpu().double(), other, rtol=1e-5, atol=2e-5)
+
+
+def test_soft_negatives_are_drawn_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernels and by torch: the same integers, but for the last digit of exp where that decides a rounding."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings, labels = torch.randn(5000, 32, generator=generator), torch.arange(5000) % 50
+    sampler = SoftNegatives(embeddings, labels, scale=7.3).cuda()
+    anchors = torch.arange(0, 5000, 7, device="cuda")
+    found, drawn = sampler._weights(anchors), sampler.weights(anchors, 16, correct=True)
+    monkeypatch.setattr("scns.has.TRITON", False)
+    wanted, expected = sampler._weights(anchors), sampler.weights(anchors, 16, correct=True)
+    assert int((found - wanted).abs().max()) <= 1 and (found == wanted).double().mean() > 0.999
+    assert (drawn[0] == expected[0]).double().mean() > 0.999

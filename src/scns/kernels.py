@@ -158,20 +158,22 @@ def _shapes(x: Tensor, y: Tensor, side: int, stride: int) -> dict[str, Any]:
     return {**given, "SIDE": side, "STRIDE": stride}
 
 
-def _rows(channels: int) -> int:
-    return 128 if channels < 64 else 64  # pixels at a time: more of 64 channels do not stay in registers
+# channels -> pixels at a time, warps, stages: of those tried, the best for students that share a GPU that are also good
+# for one alone (bench/convs.py)
+_TILES = {16: (256, 4, 2), 32: (128, 4, 1), 64: (128, 8, 1)}
 
 
 def convolve(x: Tensor, w: Tensor, y: Tensor, stride: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Write the convolution to y; of each channel of it (mean, 1 / sqrt(variance + eps), unbiased variance)."""
-    pixels, rows, side = y.shape[0] * y.shape[2] * y.shape[3], _rows(y.shape[1]), w.shape[2]
+    pixels, side = y.shape[0] * y.shape[2] * y.shape[3], w.shape[2]
     taps = side * side if x.shape[1] < 16 else 1  # a product needs 16 numbers to sum over
+    rows, warps, stages = _TILES[y.shape[1]] if taps == 1 else (128, 4, 4)
     count, outputs = triton.cdiv(pixels, rows), y.shape[1]
     sums = torch.empty(count, 2, outputs, device=x.device)
     mean, inverse, var = (torch.empty(outputs, device=x.device) for _ in range(3))
     _convolve[(count,)](
         x, w, y, sums, pixels, **_shapes(x, y, side, stride), BACK=0, SUMS=1, TAPS=taps,
-        K=triton.next_power_of_2(taps * x.shape[1]), ROWS=rows, num_warps=4, num_stages=4,
+        K=triton.next_power_of_2(taps * x.shape[1]), ROWS=rows, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     sizes = dict(CO=outputs, WIDE=16, DEEP=512)
     _statistics[(outputs // 16,)](sums, mean, inverse, var, count, pixels, eps, **sizes, num_warps=8)
@@ -180,15 +182,17 @@ def convolve(x: Tensor, w: Tensor, y: Tensor, stride: int, eps: float) -> tuple[
 
 def by_inputs(g: Tensor, w: Tensor, dx: Tensor, stride: int) -> None:
     """Write the gradient by the inputs to dx."""
-    inputs, side, rows = dx.shape[1], w.shape[2], _rows(max(g.shape[1], dx.shape[1]))
+    inputs, outputs, side = dx.shape[1], g.shape[1], w.shape[2]
     pixels = g.shape[0] * g.shape[2] * g.shape[3]
     if stride == 2:
-        sizes = dict(HO=g.shape[2], WO=g.shape[3], CI=inputs, CO=g.shape[1], SIDE=side, ROWS=rows)
+        rows = 128 if max(inputs, outputs) < 64 else 64  # four times as many results have to stay in registers
+        sizes = dict(HO=g.shape[2], WO=g.shape[3], CI=inputs, CO=outputs, SIDE=side, ROWS=rows)
         _back_by_two[(triton.cdiv(pixels, rows),)](g, w, dx, pixels, **sizes, num_warps=4)
         return
+    rows, warps, stages = _TILES[max(inputs, outputs)]
     _convolve[(triton.cdiv(pixels, rows),)](
-        g, w, dx, dx, pixels, **_shapes(g, dx, side, 1), BACK=1, SUMS=0, TAPS=1, K=g.shape[1], ROWS=rows,
-        num_warps=4, num_stages=4,
+        g, w, dx, dx, pixels, **_shapes(g, dx, side, 1), BACK=1, SUMS=0, TAPS=1, K=outputs, ROWS=rows,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
@@ -196,10 +200,10 @@ def by_weights(g: Tensor, x: Tensor, dw: Tensor, stride: int) -> None:
     """Write the gradient by the weights to dw."""
     inputs, side = dw.shape[1:3]
     taps = side * side if inputs < 16 else side if inputs < 64 else 1
-    rows, groups = (128 if inputs <= 16 else 64), side * side // taps
+    rows, groups = 64, side * side // taps
     pixels = g.shape[0] * g.shape[2] * g.shape[3]
-    # Programs for each of a hundred or more processors: three, but fewer where their parts are large to write and add.
-    chunk = rows * triton.cdiv(pixels, rows * max(1, (396 if inputs <= 16 else 198) // groups))
+    # Programs for each of a hundred or more processors: three, but one where their parts are large to write and add.
+    chunk = rows * triton.cdiv(pixels, rows * max(1, (396 if inputs <= 16 else 132) // groups))
     count = triton.cdiv(pixels, chunk)
     parts = torch.empty(count, dw.numel(), device=dw.device)
     _by_weights[(count, groups)](

@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scns import chances, checks, draws
+from scns import chances, checks, draws, has
 from scns.chances import Epoch, columns
 from scns.errors import InputError
 from scns.sampling import Negatives, Pool, constants
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
+_AT_ONCE = 1 << 24  # numbers of embeddings that k-means copies: 64 MB
 
 
 class SoftNegatives(Negatives):
@@ -34,6 +35,8 @@ class SoftNegatives(Negatives):
     members: Tensor
     cluster_of: Tensor
     cluster_class: Tensor
+    picked: Tensor  # the members that k-means starts from, of each cluster, by their place in the class
+    alike: dict[tuple[int, int], list[tuple[int, int]]]  # (samples, clusters) -> (first row, first cluster) of classes
 
     def __init__(
         self,
@@ -122,19 +125,31 @@ class SoftNegatives(Negatives):
         """Integer weights of each anchor's candidates: samples by class, or clusters; uniform part included."""
         anchor = self.unit[self.pool.rank[anchors]]
         if self.clusters is None:
+            scores, start, stop = anchor @ self.unit.T, self.pool.start[anchors], self.pool.stop[anchors]
+            if has.TRITON and scores.is_cuda:
+                return self._weighed(scores, start, stop, anchors)
             place = columns(len(self.pool), anchors)
-            start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
-            absent, sizes = (place >= start) & (place < stop), self.pool.size.new_ones(())
-            log_weights = self.scale * (anchor @ self.unit.T).double()
+            absent = (place >= start[:, None]) & (place < stop[:, None])
+            log_weights, sizes = self.scale * scores.double(), self.pool.size.new_ones(())
         else:
             own = self.pool.labels[anchors, None]
             absent, sizes = (self.cluster_class == own) | (self.sizes == 0), self.sizes
             log_weights = self.scale * (anchor @ self.centroids.T).double() + sizes.double().log()
         integers = chances.as_integers(log_weights.masked_fill_(absent, -torch.inf))  # in place: they may be batch x n
-        share = (
-            self.uniform / (1 - self.uniform) * integers.sum(1, keepdim=True) / self.pool.negatives(anchors)[:, None]
-        )
-        return integers.add_((share.double() * sizes).round().long()).masked_fill_(absent, 0)
+        share = self._share(anchors, integers.sum(1))
+        return integers.add_((share[:, None] * sizes).round().long()).masked_fill_(absent, 0)
+
+    def _weighed(self, scores: Tensor, start: Tensor, stop: Tensor, anchors: Tensor) -> Tensor:
+        """The same of scores [batch, n] by kernels of our own; a class's samples are from `start` to `stop`."""
+        from scns import weighing
+
+        scale = torch.full((), self.scale, dtype=torch.float64, device=scores.device)
+        best, total = weighing.sums(scores, start, stop, scale)
+        return weighing.weights(scores, start, stop, scale, best, self._share(anchors, total).round().long())
+
+    def _share(self, anchors: Tensor, total: Tensor) -> Tensor:
+        """What the uniform part adds to each negative of the anchors, whose weights have that sum: float64 [batch]."""
+        return (self.uniform / (1 - self.uniform) * total / self.pool.negatives(anchors)).double()
 
     def _allot(self, clusters: int) -> None:
         """Fix how many clusters each class gets, in proportion to its size and at least one."""
@@ -148,8 +163,7 @@ class SoftNegatives(Negatives):
                 f"clusters={clusters} must be from {classes} (one a class) to {len(labels)} (one a sample)."
             )
         each = (counts * (clusters / len(labels))).round().long().clamp(min=1).minimum(counts)
-        self.per_class = each.tolist()
-        total, dim = sum(self.per_class), self.unit.shape[1]
+        total, dim = int(each.sum()), self.unit.shape[1]
         device = labels.device
         constants(
             self,
@@ -159,32 +173,39 @@ class SoftNegatives(Negatives):
             members=torch.zeros_like(labels),
             cluster_of=torch.zeros_like(labels),
             cluster_class=torch.repeat_interleave(torch.arange(len(each), device=device), each),
+            picked=torch.zeros(total, dtype=torch.int64, device=device),
         )
+        self.alike = dict[tuple[int, int], list[tuple[int, int]]]()
+        begin, place = 0, 0
+        for label, (count, number) in enumerate(zip(counts.tolist(), each.tolist(), strict=True)):
+            if number:
+                order = draws.permutation(count, self.seed, draws.CLUSTERS, label, device=device)
+                self.picked[place : place + number] = order[:number]
+                self.alike.setdefault((count, number), []).append((begin, place))
+            begin, place = begin + count, place + number
 
     def _cluster(self) -> None:
-        """Spherical k-means inside each class, started from members picked by hash: the same on every machine."""
-        begin = 0
-        for label, number in enumerate(self.per_class):
-            if number:
-                samples = (self.pool.labels == label).nonzero()[:, 0]
-                picked = draws.permutation(len(samples), self.seed, draws.CLUSTERS, label, device=samples.device)[
-                    :number
-                ]
-                centroids, assigned = _kmeans(self.unit[self.pool.rank[samples]], picked)
-                self.centroids[begin : begin + number] = centroids
-                self.cluster_of[samples] = begin + assigned
-            begin += number
+        """Spherical k-means inside each class, started from members picked by hash: the same on every machine.
+
+        Classes of one size are done at once, as many as `_AT_ONCE` has room for.
+        """
+        device, dim = self.unit.device, self.unit.shape[1]
+        for (count, number), classes in self.alike.items():
+            for some in torch.tensor(classes, device=device).split(max(1, _AT_ONCE // (count * dim))):
+                rows = some[:, :1] + torch.arange(count, device=device)  # of a class each, in order of class
+                places = some[:, 1:] + torch.arange(number, device=device)
+                self.centroids[places], assigned = _kmeans(self.unit[rows], self.picked[places])
+                self.cluster_of[self.pool.order[rows]] = places[:, :1] + assigned
         self.members.copy_(torch.argsort(self.cluster_of, stable=True))
-        self.sizes.copy_(torch.bincount(self.cluster_of, minlength=begin))
+        self.sizes.copy_(torch.bincount(self.cluster_of, minlength=len(self.sizes)))
         self.first.copy_(self.sizes.cumsum(0) - self.sizes)
 
 
 def _kmeans(unit: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
-    """(unit centroids, cluster of each row)"""
-    centroids = unit[picked]
+    """(centroids [classes, c, dim], clusters [classes, n]) of unit rows [classes, n, dim], from the picked members."""
+    centroids = unit.gather(1, picked[..., None].expand(-1, -1, unit.shape[2]))
     for _ in range(_ROUNDS):
-        assigned = (unit @ centroids.T).argmax(1)
-        member = F.one_hot(assigned, len(picked)).to(unit.dtype)  # a product, not scattered sums: the same every time
-        sums = member.T @ unit
-        centroids = torch.where(member.sum(0)[:, None] > 0, F.normalize(sums, dim=1), centroids)
-    return centroids, (unit @ centroids.T).argmax(1)
+        assigned = (unit @ centroids.mT).argmax(2)
+        member = F.one_hot(assigned, picked.shape[1]).to(unit.dtype)  # a product, not scattered sums: always the same
+        centroids = torch.where(member.sum(1)[..., None] > 0, F.normalize(member.mT @ unit, dim=2), centroids)
+    return centroids, (unit @ centroids.mT).argmax(2)

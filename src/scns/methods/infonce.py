@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scns import chances, draws, mixup
+from scns import chances, draws, gathered, mixup
 from scns.chances import Epoch
 from scns.errors import InputError
 from scns.features import Batch, Features
 from scns.functional.inputs import check_choice, check_positive
+from scns.gathered import Sides
 from scns.memory import FeatureTable
 from scns.methods import Head, Method, Setting
 from scns.methods._drawn import Drawn, Rows
@@ -149,17 +150,31 @@ class Objective(Method):
         losses = {}
         if self.weight or self.mixes_negatives:
             rows, log_weights, target = self._compared(anchors, epoch)
-            both = [table.logits(z, rows) for z, table in self._sides(student, teacher)]  # [batch, m] each
-            if self.weight:
-                losses["infonce"] = self._info_nce(both, log_weights, target, self.weight)
-            if self.mixes_negatives:
-                negatives = both[0].shape[1] - (target is None)
-                nu = self._coefficients(anchors, negatives, epoch)  # one nu for both networks' mixture of a pair
-                both = [self._mixed(similarity, nu, target) for similarity in both]
-                losses["lm"] = self._info_nce(both, log_weights, target, self.lm_weight)
+            sides = self._sides(student, teacher)
+            if rows is not None and not self.mixes_negatives and gathered.fits(sides):
+                found = gathered.info_nce(sides, rows, log_weights, self.tau)
+                losses["infonce"] = found.sum() * (self.weight / len(anchors))
+            else:
+                losses = self._by_similarity(sides, rows, log_weights, target, anchors, epoch)
         if self.lm_weight and not self.mixes_negatives:
             assert teacher is not None
             losses["lm"] = self._match_mixtures(anchors, epoch, student, teacher)
+        return losses
+
+    def _by_similarity(
+        self, sides: Sides, rows: Tensor | None, log_weights: Tensor | None, target: Tensor | None, anchors: Tensor,
+        epoch: Tensor,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """InfoNCE on the negatives and on their mixtures, from all similarities."""
+        losses = {}
+        both = [table.logits(z, rows) for z, table in sides]  # [batch, m] each
+        if self.weight:
+            losses["infonce"] = self._info_nce(both, log_weights, target, self.weight)
+        if self.mixes_negatives:
+            negatives = both[0].shape[1] - (target is None)
+            nu = self._coefficients(anchors, negatives, epoch)  # one nu for both networks' mixture of a pair
+            both = [self._mixed(similarity, nu, target) for similarity in both]
+            losses["lm"] = self._info_nce(both, log_weights, target, self.lm_weight)
         return losses
 
     def _compared(self, anchors: Tensor, epoch: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -230,7 +245,7 @@ class Objective(Method):
         """The table that the student's anchors are compared with."""
         return self.student_table if self.teacher_table is None else self.teacher_table
 
-    def _sides(self, student: Tensor, teacher: Tensor | None) -> list[tuple[Tensor, FeatureTable]]:
+    def _sides(self, student: Tensor, teacher: Tensor | None) -> Sides:
         """Anchors with the table they are compared with: the other network's where there are two."""
         if teacher is None or self.teacher_table is None:
             return [(student, self.student_table)]

@@ -1,23 +1,19 @@
 """A network for training whose convolutions and batch norms are one function each: fewer kernels, the same numbers."""
 
 import copy
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from scns import has
 from scns.convnorm import ConvNorm, fits
 from scns.models._fold import pairs
 
 
 def fusible(device: torch.device) -> bool:
     """Whether the kernels run there: Triton, and a GPU that multiplies bfloat16."""
-    return (
-        device.type == "cuda"
-        and torch.cuda.get_device_capability(device) >= (8, 0)
-        and importlib.util.find_spec("triton") is not None
-    )
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) and has.TRITON
 
 
 def fused(network: nn.Module, sample: Tensor, dtype: torch.dtype) -> nn.Module:

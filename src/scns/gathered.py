@@ -1,0 +1,59 @@
+"""InfoNCE of unit features against rows of tables as one function, for training on a GPU: kernels of `lookups.py`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scns import has
+from scns.memory import FeatureTable
+
+Sides = list[tuple[Tensor, FeatureTable]]  # one or two: anchors [batch, dim] with the table they are compared with
+
+
+def fits(sides: Sides) -> bool:
+    """Whether the kernels are for these: float32 on a GPU, whole, with places that int32 holds."""
+    return has.TRITON and all(
+        z.is_cuda and z.dtype == torch.float32 and not table.part.divided and table.features.numel() < 2**31
+        for z, table in sides
+    )
+
+
+def info_nce(sides: Sides, rows: Tensor, log_weights: Tensor | None, tau: float) -> Tensor:
+    """[sides, batch]: `functional.info_nce` of each anchor; its positive is the first of its `rows` [batch, m]."""
+    tables = [table.features for _, table in sides]
+    z = torch.stack([z for z, _ in sides])
+    return _InfoNCE.apply(z, tables[0], tables[-1], rows.contiguous(), log_weights, 1 / tau)
+
+
+@torch.library.custom_op("scns::info_nce", mutates_args=())
+def _found(
+    z: Tensor, first: Tensor, second: Tensor, rows: Tensor, log_weights: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """(losses, their gradients by z)"""
+    from scns import lookups
+
+    return lookups.info_nce(z, first, second, rows, log_weights, scale)
+
+
+@_found.register_fake
+def _found_empty(
+    z: Tensor, first: Tensor, second: Tensor, rows: Tensor, log_weights: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    return z.new_empty(z.shape[:2]), torch.empty_like(z)
+
+
+class _InfoNCE(torch.autograd.Function):
+    """The gradient is found with the loss, in one reading of the rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, first: Tensor, second: Tensor, rows: Tensor, log_weights: Tensor | None, scale: float
+    ) -> Tensor:
+        losses, dz = _found(z, first, second, rows, log_weights, scale)
+        ctx.save_for_backward(dz)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        return g[..., None] * ctx.saved_tensors[0], None, None, None, None, None
