@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import torch, torch.nn.functional as F
-from scns import kernels
+from scns.kernels import convolutions as kernels
 
 def shaped(*sizes):
     return torch.randn(sizes, generator=generator).contiguous(memory_format=torch.channels_last)
@@ -58,7 +58,8 @@ def test_every_index_and_mask(shape: tuple[int, ...]) -> None:
 
 LOOKUPS = """
 import torch, torch.nn.functional as F
-from scns import gathered, lookups
+from scns import gathered
+from scns.kernels import lookups
 from scns.memory import FeatureTable
 
 generator = torch.Generator().manual_seed(0)
@@ -95,10 +96,33 @@ def test_info_nce_of_gathered_rows(shape: tuple[int, ...]) -> None:
     interpreted(f"SHAPE = {shape}\n{LOOKUPS}")
 
 
+HEADS = """
+import torch
+from torch import nn
+from scns import memory, projection
+
+torch.manual_seed(0)
+batch, width, dim = SHAPE
+linear, x = nn.Linear(width, dim), torch.randn(batch, width, requires_grad=True)
+wanted, found = memory.unit_rows(linear(x)), projection.unit(x, linear)
+dz, given = torch.randn(batch, dim), (x, linear.weight, linear.bias)
+torch.testing.assert_close(found, wanted)
+for one, other in zip(torch.autograd.grad(found, given, dz), torch.autograd.grad(wanted, given, dz)):
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+torch.testing.assert_close(projection.unit(x.bfloat16(), linear), memory.unit_rows(linear(x.bfloat16().float())))
+"""
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize("shape", [(64, 64, 128), (5, 20, 16), (17, 100, 32), (1, 3, 16)], ids=str)
+def test_projection_to_unit_length(shape: tuple[int, ...]) -> None:
+    interpreted(f"SHAPE = {shape}\n{HEADS}")
+
+
 WEIGHING = """
 import torch
 import scns
-from scns import weighing
+from scns.kernels import weighing
 
 weighing._OPTIONS["WIDE"] = 16  # several pieces a row
 generator = torch.Generator().manual_seed(0)

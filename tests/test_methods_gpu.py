@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from method_steps import Case, detached, make
-from scns import gathered, methods
+from scns import gathered, methods, projection
 from scns.features import Batch, Features
 from scns.memory import FeatureTable
-from scns.methods import Method
+from scns.methods import Head, Method
 from scns.soft import SoftNegatives
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -131,3 +131,24 @@ def test_soft_negatives_are_drawn_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch)
     wanted, expected = sampler._weights(anchors), sampler.weights(anchors, 16, correct=True)
     assert int((found - wanted).abs().max()) <= 1 and (found == wanted).double().mean() > 0.999
     assert (drawn[0] == expected[0]).double().mean() > 0.999
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("batch", "width"), [(64, 64), (80, 640), (5, 20)])
+def test_projection_to_unit_length_equals_float64(dtype: torch.dtype, batch: int, width: int) -> None:
+    torch.manual_seed(0)
+    head, x = Head(width, 128), torch.randn(batch, width).to(dtype)
+    dz = torch.randn(batch, 128)
+    exact, wide = copy.deepcopy(head).double(), x.double().requires_grad_()
+    wanted = exact(wide)
+    by_wanted = torch.autograd.grad(wanted, (wide, *exact.parameters()), dz.double())
+    head, x = head.cuda(), x.cuda().requires_grad_()
+    assert projection.fits(x, head.linear)
+    found = head(x)
+    by_found = torch.autograd.grad(found, (x, *head.parameters()), dz.cuda())
+    torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        by_found[0].cpu().double(), by_wanted[0], rtol=1e-2 if dtype != torch.float32 else 1e-4, atol=1e-4
+    )
+    for one, other in zip(by_found[1:], by_wanted[1:], strict=True):
+        torch.testing.assert_close(one.cpu().double(), other, rtol=1e-4, atol=1e-4)

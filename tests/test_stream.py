@@ -15,7 +15,7 @@ from conftest import ALONE
 from gpu_bytes import simulated
 from scns import budget, checks, room, search, stream
 from scns.errors import InputError
-from scns.memory import FeatureQueue, FeatureTable, check_room
+from scns.memory import FeatureQueue, FeatureTable
 from scns.neighbors import NeighborTable
 from scns.source import Source
 
@@ -222,20 +222,17 @@ def test_feature_tables_tell_their_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("scns.memory._BLOCK", 12)
     assert torch.equal(FeatureTable(70, 5).features, table.features)
     monkeypatch.setattr(room, "free", lambda device: 10**9)
-    check_room(table, "cuda")
     with pytest.raises(
-        InputError, match=r"100,000,000 x 128 takes 51\.3 GB, but 1\.0 GB are free; dim=1 fits, or a Fea"
+        InputError, match=r"100,000,000 x 128 takes 51\.3 GB, but cpu has 1\.0 GB free; dim=1 fits, or a Fea"
     ):
         FeatureTable(100_000_000, 128)
     with pytest.raises(InputError, match=r"FeatureQueue of the last 65,536 takes 34\.6 MB\."):
         FeatureTable(1_000_000_000, 128)
     with pytest.raises(InputError, match=r"A queue of 10,000,000 x 128 takes 5\.3 GB, .* size=946,969 fits"):
         FeatureQueue(10_000_000, 128)
-    monkeypatch.setattr(room, "free", lambda device: 1000)
-    with pytest.raises(
-        InputError, match=r"Feature tables .1 of 70 x 5. take 1\.5 kB, but cuda has 1\.0 kB free; dim=1"
-    ):
-        check_room(table, "cuda")
+    monkeypatch.setattr(room, "free", lambda device: 1000 if device == "cuda" else 10**9)
+    with pytest.raises(InputError, match=r"table of 70 x 5 takes 1\.5 kB, but cuda has 1\.0 kB free; dim=1"):
+        FeatureTable(70, 5, device="cuda")
 
 
 @pytest.mark.parametrize(

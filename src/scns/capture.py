@@ -67,8 +67,7 @@ class Replay:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Graphs of finished runs are freed before a capture: freed during it, they would spoil it."""
-    gc.collect()
+    """Garbage waits: a graph of a finished run that is freed during a capture would spoil it."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
 """Convolution and batch norm as one function, for training: statistics are taken while the convolution is written.
 
-On a GPU in bfloat16 by the kernels of `kernels.py`, elsewhere by torch, so that every machine tests the rest.
+On a GPU in bfloat16 by the `kernels.convolutions`, elsewhere by torch, so that every machine tests the rest.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ def _convolve(x: Tensor, w: Tensor, stride: int, eps: float) -> tuple[Tensor, Te
     """(the convolution with zeros around x; of its channels the mean, 1 / sqrt(variance + eps), unbiased variance)."""
     y = _convolve_empty(x, w, stride, eps)[0]
     if _ours(x, y):
-        from scns import kernels
+        from scns.kernels import convolutions
 
         x, w = x.contiguous(memory_format=_LAST), w.contiguous(memory_format=_LAST)
-        return y, *kernels.convolve(x, w, y, stride, eps)
+        return y, *convolutions.convolve(x, w, y, stride, eps)
     y.copy_(F.conv2d(x, w.to(x.dtype), stride=stride, padding=w.shape[2] // 2))
     var, mean = torch.var_mean(y.to(w.dtype), (0, 2, 3), correction=0)
     count = y.numel() // y.shape[1]
@@ -46,9 +46,9 @@ def _by_inputs(g: Tensor, w: Tensor, stride: int, height: int, width: int) -> Te
     dx = _by_inputs_empty(g, w, stride, height, width)
     whole = height == stride * g.shape[2] and width == stride * g.shape[3]
     if _ours(g, dx) and whole and w.shape[1] >= 16:  # not the 3 of an image, which hardly ever needs a gradient
-        from scns import kernels
+        from scns.kernels import convolutions
 
-        kernels.by_inputs(g.contiguous(memory_format=_LAST), w.contiguous(memory_format=_LAST), dx, stride)
+        convolutions.by_inputs(g.contiguous(memory_format=_LAST), w.contiguous(memory_format=_LAST), dx, stride)
         return dx
     return dx.copy_(conv2d_input(dx.shape, w.to(g.dtype), g, stride, w.shape[2] // 2))
 
@@ -63,9 +63,9 @@ def _by_inputs_empty(g: Tensor, w: Tensor, stride: int, height: int, width: int)
 def _by_weights(g: Tensor, x: Tensor, w: Tensor, stride: int) -> Tensor:
     dw = torch.empty_like(w, memory_format=_LAST)
     if _ours(g, x):
-        from scns import kernels
+        from scns.kernels import convolutions
 
-        kernels.by_weights(g.contiguous(memory_format=_LAST), x.contiguous(memory_format=_LAST), dw, stride)
+        convolutions.by_weights(g.contiguous(memory_format=_LAST), x.contiguous(memory_format=_LAST), dw, stride)
         return dw
     return dw.copy_(conv2d_weight(x, dw.shape, g, stride, w.shape[2] // 2))
 

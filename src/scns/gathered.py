@@ -1,4 +1,4 @@
-"""InfoNCE of unit features against rows of tables as one function, for training on a GPU: kernels of `lookups.py`."""
+"""InfoNCE of unit features against rows of tables as one function, for training on a GPU: `kernels.lookups`."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def _found(
     z: Tensor, first: Tensor, second: Tensor, rows: Tensor, log_weights: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """(losses, their gradients by z)"""
-    from scns import lookups
+    from scns.kernels import lookups
 
     return lookups.info_nce(z, first, second, rows, log_weights, scale)
 

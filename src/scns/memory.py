@@ -120,13 +120,23 @@ class FeatureTable(nn.Module):
 
     Rows start as random directions and take the first feature whole. `rows` are samples (a memory bank) or classes
     (the prototypes of online instance matching). In a `world` of several processes each holds its share of the rows.
+    Made on the `device` that it is for, a large table need not be drawn by the host.
     """
 
     by_row = ("features", "filled")
     features: Tensor
     filled: Tensor
 
-    def __init__(self, rows: int, dim: int, *, momentum: float = 0.5, seed: int = 0, world: World = _ALONE) -> None:
+    def __init__(
+        self,
+        rows: int,
+        dim: int,
+        *,
+        momentum: float = 0.5,
+        seed: int = 0,
+        world: World = _ALONE,
+        device: torch.device | str = "cpu",
+    ) -> None:
         super().__init__()
         if rows < 1 or dim < 1:
             raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows} x {dim}.")
@@ -135,14 +145,14 @@ class FeatureTable(nn.Module):
         self.momentum, self.part = momentum, Part(rows, world)
         held = self.part.stored
         needed = self.bytes(held, dim)
-        _check_host(f"A feature table of {held:,} x {dim:,}", needed, lambda free: _what_fits(held, dim, free))
-        self.register_buffer("features", torch.empty(held, dim))
-        done = 0
-        for some in self.part.numbers().split(max(1, _BLOCK // dim)):
-            start = 2 * draws.uniform(seed, draws.MEMORY, some[:, None], torch.arange(dim)) - 1
+        _check_room(f"A feature table of {held:,} x {dim:,}", needed, lambda free: _what_fits(held, dim, free), device)
+        self.register_buffer("features", torch.empty(held, dim, device=device))
+        done, columns = 0, torch.arange(dim, device=device)
+        for some in self.part.numbers().to(device).split(max(1, _BLOCK // dim)):
+            start = 2 * draws.uniform(seed, draws.MEMORY, some[:, None], columns) - 1
             self.features[done : done + len(some)] = F.normalize(start, dim=1)
             done += len(some)
-        self.register_buffer("filled", torch.zeros(held, dtype=torch.bool))
+        self.register_buffer("filled", torch.zeros(held, dtype=torch.bool, device=device))
         self.full = False
         self.register_load_state_dict_post_hook(_look_again)
 
@@ -202,26 +212,14 @@ def _what_fits(rows: int, dim: int, free: int) -> str:
     return f"{fewer}a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
 
 
-def _check_host(what: str, needed: int, remedy: Callable[[int], str]) -> None:
-    """Raise where the host has no room for it; `remedy` says what fits in the bytes that are free."""
-    free = room.free("cpu")
+def _check_room(
+    what: str, needed: int, remedy: Callable[[int], str], device: torch.device | str = "cpu"
+) -> None:  # fmt: skip
+    """Raise where a device has no room for it; `remedy` says what fits in the bytes that are free."""
+    free = room.free(device)
     if needed > free:
-        raise InputError(f"{what} takes {room.shown(needed)}, but {room.shown(free)} are free; {remedy(free)}.")
-
-
-def check_room(module: nn.Module, device: torch.device | str) -> None:
-    """Raise where the memories of a module do not fit on the device that it is to be moved to, and name what does."""
-    device, free = torch.device(device), room.free(device)
-    if device.type == "cpu":
-        return  # they are there already
-    tables = [each for each in module.modules() if isinstance(each, FeatureTable)]
-    needed = sum(FeatureTable.bytes(*each.features.shape) for each in tables)
-    if needed > free:
-        rows, dim = tables[0].features.shape
-        raise InputError(
-            f"Feature tables ({len(tables)} of {rows:,} x {dim:,}) take {room.shown(needed)}, but {device} has "
-            f"{room.shown(free)} free; {_what_fits(len(tables) * rows, dim, free)}."
-        )
+        has = f"{torch.device(device)} has {room.shown(free)} free"
+        raise InputError(f"{what} takes {room.shown(needed)}, but {has}; {remedy(free)}.")
 
 
 class FeatureQueue(nn.Module):
@@ -242,7 +240,7 @@ class FeatureQueue(nn.Module):
         if size < 1 or dim < 1:
             raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size} x {dim}.")
         needed = self.bytes(size, dim)
-        _check_host(
+        _check_room(
             f"A queue of {size:,} x {dim:,}", needed, lambda free: f"size={free // 2 // self.bytes(1, dim):,} fits"
         )
         self.register_buffer("features", torch.zeros(size, dim))

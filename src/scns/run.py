@@ -57,9 +57,7 @@ class Run:
             self.started = models.start_from(network, recipe.weights) if fresh else "random"
             self.student = placed(network, self.device)
             torch.manual_seed(recipe.seed + 1_000_003)  # its own stream: students of one seed start alike
-            built = self._method()
-            memory.check_room(built, self.device)
-            self.method = built.to(self.device)
+            self.method = self._method().to(self.device)
         for module in (*self.student.modules(), *self.method.modules()):
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
                 module.num_batches_tracked = None  # a kernel a layer and step that counts what nobody reads

@@ -141,7 +141,7 @@ class SoftNegatives(Negatives):
 
     def _weighed(self, scores: Tensor, start: Tensor, stop: Tensor, anchors: Tensor) -> Tensor:
         """The same of scores [batch, n] by kernels of our own; a class's samples are from `start` to `stop`."""
-        from scns import weighing
+        from scns.kernels import weighing
 
         scale = torch.full((), self.scale, dtype=torch.float64, device=scores.device)
         best, total = weighing.sums(scores, start, stop, scale)

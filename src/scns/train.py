@@ -1,5 +1,6 @@
 """`fit`: train a recipe in a run folder; killed at any moment, the same call goes on and ends with the same weights."""
 
+import gc
 import json
 import signal
 import time
@@ -66,6 +67,7 @@ class Pack:
 
     def build(self) -> None:
         """The step for the stage that the runs are in."""
+        gc.collect()  # frees the graphs and tables of runs that are done
         recipe, world = self.recipe, self.runs[0].world
         kind = Step if world.size == 1 else partial(SharedStep, world=world)
         self.step = kind(
@@ -144,6 +146,9 @@ class Shelf:
         return self._teachers[key]
 
     def _key(self, recipe: Recipe) -> tuple[Any, ...]:
+        parted = (
+            recipe.validation or recipe.subset or recipe.labelled
+        )  # by the seed; else all seeds have the same images
         return (
             recipe.data,
             recipe.root,
@@ -152,7 +157,7 @@ class Shelf:
             recipe.validation,
             recipe.subset,
             recipe.labelled,
-            recipe.order_seed,
+            recipe.order_seed if parted else None,
             choose_device(recipe),
         )
 

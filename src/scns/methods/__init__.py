@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scns import functional, plugins
+from scns import functional, plugins, projection
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features, Shapes
 from scns.functional.inputs import check_positive
@@ -149,6 +149,8 @@ class Head(nn.Module):
         self.linear = nn.Linear(width, dim)
 
     def forward(self, embedding: Tensor) -> Tensor:
+        if projection.fits(embedding, self.linear):
+            return projection.unit(embedding, self.linear)
         with torch.autocast(embedding.device.type, enabled=False):
             return unit_rows(self.linear(embedding.to(self.linear.weight.dtype)))
 

@@ -56,6 +56,7 @@ class CRD(nn.Module):
         seed: int = 0,
         world: World = _ALONE,
         divided: bool = False,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         if dim < 1:
@@ -67,8 +68,9 @@ class CRD(nn.Module):
         self.rows, self.tau, self.momentum = rows, tau, momentum
         self.world, self.part = world, Part(rows, world if divided else _ALONE)
         self.student_head, self.teacher_head = Head(student_width, dim), Head(teacher_width, dim)
+        numbers = self.part.numbers().to(device)
         for number, name in enumerate(("student", "teacher")):
-            self.register_buffer(f"{name}_bank", _first_rows(self.part.numbers(), dim, seed, number))  # [rows, dim]
+            self.register_buffer(f"{name}_bank", _first_rows(numbers, dim, seed, number))  # [rows, dim]
             self.register_buffer(f"{name}_constant", torch.full((), -1.0))  # Z; below 0: not set yet
 
     def forward(self, student_embedding: Tensor, teacher_embedding: Tensor, index: Tensor) -> Tensor:
@@ -155,6 +157,7 @@ class Objective(Method):
             seed=setting.seed,
             world=setting.world,
             divided=setting.divided,
+            device=setting.labels.device,
         )
 
     def index(self, batch: Batch) -> Tensor:
@@ -176,7 +179,7 @@ class Objective(Method):
 
 def _first_rows(rows: Tensor, dim: int, seed: int, number: int) -> Tensor:
     """U(-r, r), r = 1 / sqrt(dim / 3): about unit length, and not normalised, as in CRD's code."""
-    uniform = draws.uniform(seed, draws.MEMORY, number, rows[:, None], torch.arange(dim))
+    uniform = draws.uniform(seed, draws.MEMORY, number, rows[:, None], torch.arange(dim, device=rows.device))
     return (2 * uniform - 1) / math.sqrt(dim / 3)
 
 

@@ -14,6 +14,7 @@ appendix "InfoNCE-LM + ..." has the original negatives too; hence two weights.
 
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -120,14 +121,13 @@ class Objective(Method):
         # A mixture that has a target of its own, as in matching, may lie anywhere between the two: no fold.
         self.quantile = mixup.BetaQuantile(beta, fold=fold and mixture == "negatives")
         world = setting.world if setting.divided else World()
-        self.student_table = FeatureTable(len(setting.labels), dim, momentum=momentum, seed=setting.seed, world=world)
+        options: dict[str, Any] = {"momentum": momentum, "world": world, "device": setting.labels.device}
+        self.student_table = FeatureTable(len(setting.labels), dim, seed=setting.seed, **options)
         self.student_head = Head(setting.student.width, dim)
         self.teacher_head = self.teacher_table = None
         if setting.teacher is not None:
             self.teacher_head = Head(setting.teacher.width, dim)
-            self.teacher_table = FeatureTable(
-                len(setting.labels), dim, momentum=momentum, seed=setting.seed + 1, world=world
-            )
+            self.teacher_table = FeatureTable(len(setting.labels), dim, seed=setting.seed + 1, **options)
         start = self._contrasted().features.clone() if refresh else None
         self.register_buffer("proposal", start)  # what the sampler goes by: state, as the table moves on meanwhile
         if start is not None:

@@ -1,6 +1,6 @@
-"""Integer weights of all samples for each anchor on a GPU, in Triton: `chances.as_integers` in 2 kernels, not 20.
+"""Integer weights of all samples for each anchor: `chances.as_integers` in 2 kernels, not 20.
 
-The numbers are the same ones: float64, rounded before they are added up. Imported on a machine with CUDA only.
+The numbers are the same ones: float64, rounded before they are added up.
 """
 
 # mypy: disable-error-code="no-untyped-def"

@@ -1,9 +1,8 @@
-"""InfoNCE against gathered rows of a table on a GPU, in Triton: a row is read once, for the loss and its gradient.
+"""InfoNCE against gathered rows of a table: a row is read once, for the loss and its gradient.
 
     loss = log sum_j exp(scale <z, t_j> + w_j) - scale <z, t_0>,   dz = scale (sum_j p_j t_j - t_0),   p = softmax
 
-Tables are constants, so that is all there is to know, and no similarity is ever stored. Sums are taken in a fixed
-order, so results are the same in every run. Imported on a machine with CUDA only.
+Tables are constants, so that is all there is to know, and no similarity is ever stored.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -36,11 +35,14 @@ def _compare(
     for start in range(part * chunk, tl.minimum(part * chunk + chunk, count), ROWS):
         there = start + j < count
         row = tl.load(rows + anchor * count + start + j, mask=there, other=0)
+        if WEIGHTED:
+            more = tl.load(log_weights + anchor * count + start + j, mask=there, other=0.0)
+            there = there & (more > -float("inf"))  # what does not count is not read
         inside = there[:, None] & (d < D)[None, :]
         found = tl.load(table + row[:, None] * D + d[None, :], mask=inside, other=0.0)
         score = scale * tl.sum(found * own[None, :], 1)
         if WEIGHTED:
-            score += tl.load(log_weights + anchor * count + start + j, mask=there, other=0.0)
+            score += more
         score = tl.where(there, score, _NONE)
         larger = tl.maximum(largest, score)
         shrunk, weight = tl.exp(largest - larger), tl.exp(score - larger)

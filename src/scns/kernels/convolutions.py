@@ -1,8 +1,7 @@
-"""Convolutions for few channels on a GPU, in Triton; cuDNN's are made for more than 16 to 64 (bench/convs.py).
+"""Convolutions for few channels; cuDNN's are made for more than 16 to 64 (bench/convs.py).
 
 Activations lie in memory as [images, height, width, channels], weights as [outputs, taps, inputs]: torch's
-channels_last. Products are of bfloat16 numbers, sums of float32. All sums are taken in a fixed order, so results are
-the same in every run. Imported on a machine with CUDA only.
+channels_last. Products are of bfloat16 numbers, sums of float32.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -158,9 +157,8 @@ def _shapes(x: Tensor, y: Tensor, side: int, stride: int) -> dict[str, Any]:
     return {**given, "SIDE": side, "STRIDE": stride}
 
 
-# channels -> pixels at a time, warps, stages: of those tried, the best for students that share a GPU that are also good
-# for one alone (bench/convs.py)
-_TILES = {16: (256, 4, 2), 32: (128, 4, 1), 64: (128, 8, 1)}
+# channels -> pixels at a time, warps, stages: of those tried, good for one student alone and for many that share a GPU
+_TILES = {16: (128, 4, 1), 32: (128, 4, 1), 64: (64, 4, 4)}
 
 
 def convolve(x: Tensor, w: Tensor, y: Tensor, stride: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
