@@ -67,7 +67,8 @@ class Pack:
 
     def build(self) -> None:
         """The step for the stage that the runs are in."""
-        gc.collect()  # frees the graphs and tables of runs that are done
+        if self.stream is not None:
+            gc.collect()  # frees the graphs and tables of runs that are done
         recipe, world = self.recipe, self.runs[0].world
         kind = Step if world.size == 1 else partial(SharedStep, world=world)
         self.step = kind(
