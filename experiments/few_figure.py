@@ -2,10 +2,10 @@
 
   python experiments/few_figure.py docs/results/few --picture few.png
 
-Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired difference from the sum over
-all negatives ("all") over the seeds that both have; in which epoch 60, 65 and 68 % were first reached, on average over
-seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
-the same accuracy, read off their curve.
+Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired differences from the sum
+over all negatives ("all") and from as many uniform ones, over the seeds that both have; in which epoch 60, 65 and 68 %
+were first reached, on average over seeds; the spread of the estimated log-denominator in the last epochs; and how many
+corrected uniform negatives reach the same accuracy, read off their curve (points of three seeds and more).
 """
 
 import argparse
@@ -105,9 +105,9 @@ def table(runs: dict[Point, dict[int, Ended]]) -> list[str]:
     uniform = [
         (point.number, mean(run.test for run in each.values()))
         for point, each in runs.items()
-        if point.kind == "uniform-corrected"
+        if point.kind == "uniform-corrected" and len(each) >= 3
     ]
-    heads = ["negatives", "M", "test %", "n", "from all", *(f"epochs to {mark} %" for mark in MARKS)]
+    heads = ["negatives", "M", "test %", "n", "from all", "from uniform", *(f"epochs to {mark} %" for mark in MARKS)]
     rows = [[*heads, "spread of log sum", "worth in corrected uniform"]]
     for point, each in runs.items():
         found = interval([run.test for run in each.values()])
@@ -115,7 +115,9 @@ def table(runs: dict[Point, dict[int, Ended]]) -> list[str]:
         spreads = [run.spread for run in each.values()]
         rows.append([
             point.kind, str(point.number or ""), f"{found.mean:.2f}{half}", str(len(each)),
-            "" if point.kind == "all" else difference(each, reference), *(reached(each, mark) for mark in MARKS),
+            "" if point.kind == "all" else difference(each, reference),
+            "" if point.kind == "uniform" else difference(each, runs.get(Point("uniform", point.number), {})),
+            *(reached(each, mark) for mark in MARKS),
             f"{mean(spreads):.2f}" if not math.isnan(sum(spreads)) else "",
             worth(found.mean, uniform) if point.number else "",
         ])  # fmt: skip
@@ -123,33 +125,41 @@ def table(runs: dict[Point, dict[int, Ended]]) -> list[str]:
 
 
 def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: Path) -> None:
-    """Accuracy and error of the denominator against the number of negatives; accuracy against time, where measured."""
+    """Accuracy and error of the denominator against the number of negatives; accuracy against time, where measured.
+
+    Points of one seed are left out. Kinds stand a little beside each other, so that intervals can be told apart.
+    """
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, 3 if times else 2, figsize=(15 if times else 11, 5), layout="constrained")
+    runs = {point: each for point, each in runs.items() if len(each) > 1}
+    numbers = sorted({point.number for point in runs if point.number})
+    kinds = [kind for kind in COLOURS if any(point.kind == kind for point in runs)]  # changed settings: in the table
+    figure, panels = plt.subplots(1, 3 if times else 2, figsize=(16 if times else 12, 5), layout="constrained")
     left, right = panels[0], panels[1]
-    for kind in dict.fromkeys(point.kind for point in runs):
+    for kind, line in LINES.items():
+        if Point(kind, 0) in runs:
+            value = mean(run.test for run in runs[Point(kind, 0)].values())
+            left.axhline(value, color="black", linestyle=line, linewidth=1, label=kind)
+    for place, kind in enumerate(kinds):
         points = [point for point in runs if point.kind == kind]
         found = [interval([run.test for run in runs[point].values()]) for point in points]
-        means = [each.mean for each in found]
-        halves = [each.high - each.mean if math.isfinite(each.high) else 0.0 for each in found]
-        if kind in LINES:
-            left.axhline(means[0], color="black", linestyle=LINES[kind], linewidth=1, label=kind)
-            continue
-        if kind not in COLOURS:  # one setting changed: in the table alone
-            continue
-        style = {"color": COLOURS[kind], "marker": "o", "label": kind}
-        numbers = [point.number for point in points]
-        left.errorbar(numbers, means, halves, capsize=3, **style)
-        right.plot(numbers, [mean(run.spread for run in runs[point].values()) for point in points], **style)
-        timed = [
-            (times[f"{kind}-{n}"], value) for n, value in zip(numbers, means, strict=True) if f"{kind}-{n}" in times
-        ]
+        aside = [point.number * 1.06 ** (place - (len(kinds) - 1) / 2) for point in points]
+        style: dict[str, Any] = {"color": COLOURS[kind], "marker": "o", "markersize": 5, "linewidth": 1.2}
+        halves = [each.high - each.mean for each in found]
+        left.errorbar(aside, [each.mean for each in found], halves, capsize=3, label=kind, **style)
+        right.plot(aside, [mean(run.spread for run in runs[point].values()) for point in points], **style)
+        names = [f"{kind}-{point.number}" for point in points]
+        timed = [(times[name], each.mean) for name, each in zip(names, found, strict=True) if name in times]
         if timed:
             panels[2].plot(*zip(*timed, strict=True), **style)
-    left.set(xscale="log", xlabel="negatives of each anchor", ylabel="test accuracy, %  (95 % intervals)")
-    right.set(xscale="log", yscale="log", xlabel="negatives of each anchor", ylabel="spread of the estimated log sum")
+    left.set(ylabel="test accuracy, %  (95 % intervals)")
+    right.set(yscale="log", ylabel="spread of the estimated log sum")
+    for panel in (left, right):
+        panel.set(xscale="log", xlabel="negatives of each anchor", xlim=(numbers[0] / 2, numbers[-1] * 2))
+        panel.set_xticks(numbers, [f"{number:,}" for number in numbers])
+        panel.minorticks_off()
+    right.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
     if times:
         panels[2].set(xlabel="seconds an epoch, one student alone", ylabel="test accuracy, %")
         for kind in LINES:
@@ -157,10 +167,10 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
                 value = mean(run.test for run in runs[Point(kind, 0)].values())
                 panels[2].plot([times[kind]], [value], "k*", markersize=10)
                 panels[2].annotate(kind, (times[kind], value), xytext=(5, 5), textcoords="offset points")
-    left.legend(fontsize=8)
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
-    figure.savefig(picture, dpi=150)
+    figure.legend(loc="outside right center", fontsize=8, frameon=False)
+    figure.savefig(picture, dpi=130)
 
 
 def main() -> None:
@@ -173,6 +183,8 @@ def main() -> None:
         parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
     print(*table(runs), sep="\n")
     times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
+    if given.picture and not any(point.number and len(each) > 1 for point, each in runs.items()):
+        parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two.")
     if given.picture:
         draw(runs, times, given.picture)
 

@@ -43,14 +43,17 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     ended(few, "all-1", 68.5)
     ended(few, "own+tau-0.05-16-0", 60.0)
     for number, test in {4: 66.0, 16: 67.0, 64: 69.0}.items():
-        ended(few, f"uniform-corrected-{number}-0", test)
+        for seed in range(3):
+            ended(few, f"uniform-corrected-{number}-{seed}", test)
+    ended(few, "uniform-16-0", 65.0)
+    ended(few, "uniform-16-1", 67.0)
     (few / "times.jsonl").write_text(json.dumps({"point": "own-200-16", "epoch_s": 0.5}) + "\n")
     run(monkeypatch, few, "--picture", tmp_path / "few.png", script=FIGURE)
     told = [[word.strip() for word in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 12.71 with two seeds
-    own = ["own-200", "16", "68.00 +- 12.71", "2", "-0.25 +- 9.53", "1.5", "2.5", "-", "0.50", "32"]
-    assert own in told and ["all", "", "68.25 +- 3.18", "2", "", "-", "-", "-", "", ""] in told
-    assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "-", "-", "", "<= 4"] in told and len(told) == 8
+    own = ["own-200", "16", "68.00 +- 12.71", "2", "-0.25 +- 9.53", "+2.00 +- 0.00", "1.5", "2.5", "-", "0.50", "32"]
+    assert own in told and ["all", "", "68.25 +- 3.18", "2", "", "-", "-", "-", "-", "", ""] in told
+    assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "-", "-", "-", "", "<= 4"] in told and len(told) == 9
     assert (tmp_path / "few.png").stat().st_size > 5000
 
 
