@@ -1,13 +1,17 @@
 """The kernels in Triton's interpreter, on the CPU: every index and mask, against the same written with torch.
 
-Needs the extra `kernels` (make test-scale has it). On a GPU, tests/test_fuse.py runs them compiled.
+Needs the extra `kernels` (make test-scale has it). On a GPU, tests/test_fuse.py and tests/test_methods_gpu.py run them
+compiled.
 """
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from scns import has
 
 SCRIPT = """
 import torch, torch.nn.functional as F
@@ -132,6 +136,8 @@ for uniform, scale in ((0.1, 7.3), (0.0, 40.0)):
     anchors = torch.tensor([3, 44, 0, 17])
     scores = sampler.unit[sampler.pool.rank[anchors]] @ sampler.unit.T
     found = sampler._weighed(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors)
+    again = torch.compile(sampler._weighed, fullgraph=True, backend="aot_eager")  # as in a step that is compiled
+    assert torch.equal(again(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors), found)
     wanted = sampler._weights(anchors)
     assert (wanted == 0).any() and int((found - wanted).abs().max()) <= 1, (found - wanted).abs().max()
     assert (found == wanted).double().mean() > 0.99
@@ -141,6 +147,20 @@ for uniform, scale in ((0.1, 7.3), (0.0, 40.0)):
 @pytest.mark.scale
 def test_integer_weights_of_soft_negatives() -> None:
     interpreted(WEIGHING)
+
+
+def test_without_a_compiler_there_is_another_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Triton builds a launcher in C at first use; slim containers cannot."""
+    (tmp_path / "gcc").touch(mode=0o755)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("sysconfig.get_path", lambda *words: str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not has.triton()  # nor headers
+    (tmp_path / "Python.h").touch()
+    assert has.triton()
+    (tmp_path / "gcc").unlink()
+    assert not has.triton()
 
 
 def interpreted(script: str) -> None:

@@ -112,7 +112,7 @@ def test_info_nce_of_gathered_rows_equals_float64(symmetric: bool, count: int, w
         by_anchors.append(torch.autograd.grad(losses.mean(), z)[0])
 
     given = [(z.cuda().requires_grad_(), table.cuda()) for z, table in zip(anchors, tables, strict=True)]
-    assert gathered.fits(given)
+    assert gathered.fits(given, rows) and not gathered.fits(given, rows[1:])
     for of_rows in (rows, rows.int()):
         found = gathered.info_nce(given, of_rows.cuda(), None if log_weights is None else log_weights.cuda(), 0.07)
         gradients = torch.autograd.grad(found.mean(1).sum(), [z for z, _ in given])
@@ -143,7 +143,7 @@ def test_projection_to_unit_length_equals_float64(dtype: torch.dtype, batch: int
     wanted = exact(wide)
     by_wanted = torch.autograd.grad(wanted, (wide, *exact.parameters()), dz.double())
     head, x = head.cuda(), x.cuda().requires_grad_()
-    assert projection.fits(x, head.linear)
+    assert projection.fits(x, head.linear) and not projection.fits(x[:, 1:], head.linear)
     found = head(x)
     by_found = torch.autograd.grad(found, (x, *head.parameters()), dz.cuda())
     torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-5, atol=1e-6)

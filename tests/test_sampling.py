@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scns import soft
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 from scns.sampling import (
@@ -240,6 +241,27 @@ def test_soft_probabilities_are_the_untruncated_softmax() -> None:
         want = (1 - uniform) * (scale * cosine).softmax(1) + uniform * negatives / negatives.sum(1, keepdim=True)
         sampler = SoftNegatives(X, LABELS, scale=scale, uniform=uniform)
         assert torch.allclose(sampler.probabilities(anchors), want, atol=1e-6)
+
+
+@pytest.mark.parametrize(("clusters", "most"), [(24, 2), (150, 1)])  # 25 similarities take more room than 6 numbers
+def test_classes_of_one_size_are_clustered_at_once_where_there_is_room(
+    clusters: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = torch.tensor([0] * 30 + [2] * 30 + [3] * 60 + [5] * 59 + [6])  # none of 1 and 4
+    kmeans, classes = soft._kmeans, list[int]()
+
+    def noted(unit: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
+        classes.append(len(unit))
+        return kmeans(unit, picked)
+
+    monkeypatch.setattr(soft, "_kmeans", noted)
+    monkeypatch.setattr(soft, "_AT_ONCE", 30 * 25)
+    found = SoftNegatives(X[:180], labels, scale=5.0, clusters=clusters)
+    assert max(classes) == most and sum(classes) == 5
+    monkeypatch.setattr(soft, "_AT_ONCE", 1)
+    alone = SoftNegatives(X[:180], labels, scale=5.0, clusters=clusters)
+    assert torch.equal(found.cluster_of, alone.cluster_of) and torch.allclose(found.centroids, alone.centroids)
+    assert torch.equal(found.cluster_class[found.cluster_of], labels)
 
 
 def test_clusters_are_inside_classes_and_deterministic() -> None:

@@ -169,6 +169,11 @@ def test_a_shelf_is_shared_by_calls_and_changes_nothing(tmp_path: Path) -> None:
     other = shelf.data(taught.with_settings(["labelled=3"]))
     assert other is not first.data and int((other.train.labels >= 0).sum()) == 30
     assert shelf.teacher(recipe()) is None
+    again = taught.with_settings(["seed=1"])  # another order of the same images
+    assert shelf.data(again) is first.data and shelf.teacher(again) is first.teacher
+    for parted in ("validation=0.2", "subset=20", "labelled=3"):  # by the seed
+        one, two = (shelf.data(each.with_settings([parted])).train for each in (taught, again))
+        assert not (torch.equal(one.pixels, two.pixels) and torch.equal(one.labels, two.labels)), parted
 
 
 def test_tables_start_alike_with_a_live_and_a_cached_teacher(tmp_path: Path) -> None:

@@ -11,19 +11,22 @@ from scns.memory import FeatureTable
 Sides = list[tuple[Tensor, FeatureTable]]  # one or two: anchors [batch, dim] with the table they are compared with
 
 
-def fits(sides: Sides) -> bool:
-    """Whether the kernels are for these: float32 on a GPU, whole, with places that int32 holds."""
-    return has.TRITON and all(
-        z.is_cuda and z.dtype == torch.float32 and not table.part.divided and table.features.numel() < 2**31
-        for z, table in sides
-    )
+def fits(sides: Sides, rows: Tensor) -> bool:
+    """Whether the kernels are for these: float32 on a GPU, whole, of shapes that agree, and places that int32 holds."""
+    return has.TRITON and rows.numel() < 2**31 and all(_fits(z, table, len(rows)) for z, table in sides)
+
+
+def _fits(z: Tensor, table: FeatureTable, count: int) -> bool:
+    features = table.features
+    small = not table.part.divided and features.numel() < 2**31
+    return z.is_cuda and z.dtype == torch.float32 and small and z.shape == (count, features.shape[1])
 
 
 def info_nce(sides: Sides, rows: Tensor, log_weights: Tensor | None, tau: float) -> Tensor:
     """[sides, batch]: `functional.info_nce` of each anchor; its positive is the first of its `rows` [batch, m]."""
     tables = [table.features for _, table in sides]
     z = torch.stack([z for z, _ in sides])
-    return _InfoNCE.apply(z, tables[0], tables[-1], rows.contiguous(), log_weights, 1 / tau)
+    return _InfoNCE.apply(z, tables[0], tables[-1], rows, log_weights, 1 / tau)
 
 
 @torch.library.custom_op("scns::info_nce", mutates_args=())
@@ -33,14 +36,16 @@ def _found(
     """(losses, their gradients by z)"""
     from scns.kernels import lookups
 
-    return lookups.info_nce(z, first, second, rows, log_weights, scale)
+    log_weights = None if log_weights is None else log_weights.contiguous()
+    with torch.cuda.device_of(z):  # where Triton launches
+        return lookups.info_nce(z.contiguous(), first, second, rows.contiguous(), log_weights, scale)
 
 
 @_found.register_fake
 def _found_empty(
     z: Tensor, first: Tensor, second: Tensor, rows: Tensor, log_weights: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    return z.new_empty(z.shape[:2]), torch.empty_like(z)
+    return z.new_empty(z.shape[:2]), z.new_empty(z.shape)
 
 
 class _InfoNCE(torch.autograd.Function):

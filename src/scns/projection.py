@@ -9,10 +9,14 @@ from scns import has
 
 
 def fits(x: Tensor, linear: nn.Linear) -> bool:
-    """Whether the kernels are for these: on a GPU, float32 weights, a power of two of outputs."""
-    weight, dim = linear.weight, linear.out_features
+    """Whether the kernels are for these: on a GPU, float32 weights, a power of two of outputs, places of int32."""
+    weight, dim, width = linear.weight, linear.out_features, linear.in_features
     small = 16 <= dim <= 256 and dim & (dim - 1) == 0 and linear.bias is not None
-    return has.TRITON and x.is_cuda and x.dim() == 2 and weight.dtype == torch.float32 and small
+    if not (has.TRITON and x.is_cuda and weight.dtype == torch.float32 and small):
+        return False
+    return (
+        x.dim() == 2 and x.shape[1] == width and x.shape[0] * max(width, dim) < 2**31
+    )  # else torch says what is wrong
 
 
 def unit(x: Tensor, linear: nn.Linear) -> Tensor:
@@ -25,7 +29,8 @@ def _project(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """(z, 1 / length before)"""
     from scns.kernels import heads
 
-    return heads.project(x.contiguous(), w.contiguous(), b)
+    with torch.cuda.device_of(x):  # where Triton launches
+        return heads.project(x.contiguous(), w.contiguous(), b)
 
 
 @_project.register_fake
@@ -38,7 +43,8 @@ def _by_inputs(dz: Tensor, z: Tensor, inverse: Tensor, w: Tensor, like: Tensor) 
     from scns.kernels import heads
 
     dx = _by_inputs_empty(dz, z, inverse, w, like)
-    heads.by_inputs(dz.contiguous(), z, inverse, w.contiguous(), dx)
+    with torch.cuda.device_of(dz):
+        heads.by_inputs(dz.contiguous(), z.contiguous(), inverse, w.contiguous(), dx)
     return dx
 
 
@@ -51,7 +57,8 @@ def _by_inputs_empty(dz: Tensor, z: Tensor, inverse: Tensor, w: Tensor, like: Te
 def _by_weights(dz: Tensor, z: Tensor, inverse: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     from scns.kernels import heads
 
-    return heads.by_weights(dz.contiguous(), z, inverse, x.contiguous())
+    with torch.cuda.device_of(dz):
+        return heads.by_weights(dz.contiguous(), z.contiguous(), inverse, x.contiguous())
 
 
 @_by_weights.register_fake

@@ -13,7 +13,7 @@ from scns.errors import InputError
 from scns.sampling import Negatives, Pool, constants
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
-_AT_ONCE = 1 << 24  # numbers of embeddings that k-means copies: 64 MB
+_AT_ONCE = 1 << 24  # numbers of a tensor in k-means, of embeddings or similarities: 64 MB, or 128 of integers
 
 
 class SoftNegatives(Negatives):
@@ -141,11 +141,9 @@ class SoftNegatives(Negatives):
 
     def _weighed(self, scores: Tensor, start: Tensor, stop: Tensor, anchors: Tensor) -> Tensor:
         """The same of scores [batch, n] by kernels of our own; a class's samples are from `start` to `stop`."""
-        from scns.kernels import weighing
-
         scale = torch.full((), self.scale, dtype=torch.float64, device=scores.device)
-        best, total = weighing.sums(scores, start, stop, scale)
-        return weighing.weights(scores, start, stop, scale, best, self._share(anchors, total).round().long())
+        best, total = _sums(scores, start, stop, scale)
+        return _added(scores, start, stop, scale, best, self._share(anchors, total).round().long())
 
     def _share(self, anchors: Tensor, total: Tensor) -> Tensor:
         """What the uniform part adds to each negative of the anchors, whose weights have that sum: float64 [batch]."""
@@ -191,7 +189,7 @@ class SoftNegatives(Negatives):
         """
         device, dim = self.unit.device, self.unit.shape[1]
         for (count, number), classes in self.alike.items():
-            for some in torch.tensor(classes, device=device).split(max(1, _AT_ONCE // (count * dim))):
+            for some in torch.tensor(classes, device=device).split(max(1, _AT_ONCE // (count * max(dim, number)))):
                 rows = some[:, :1] + torch.arange(count, device=device)  # of a class each, in order of class
                 places = some[:, 1:] + torch.arange(number, device=device)
                 self.centroids[places], assigned = _kmeans(self.unit[rows], self.picked[places])
@@ -209,3 +207,31 @@ def _kmeans(unit: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
         member = F.one_hot(assigned, picked.shape[1]).to(unit.dtype)  # a product, not scattered sums: always the same
         centroids = torch.where(member.sum(1)[..., None] > 0, F.normalize(member.mT @ unit, dim=2), centroids)
     return centroids, (unit @ centroids.mT).argmax(2)
+
+
+@torch.library.custom_op("scns::weight_sums", mutates_args=())
+def _sums(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """(largest scale * score, sum of the integers) of each anchor"""
+    from scns.kernels import weighing
+
+    with torch.cuda.device_of(scores):  # where Triton launches
+        return weighing.sums(scores.contiguous(), start, stop, scale)
+
+
+@_sums.register_fake
+def _sums_empty(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    return scale.new_empty(scores.shape[:1]), start.new_empty(scores.shape[:1])
+
+
+@torch.library.custom_op("scns::weights", mutates_args=())
+def _added(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor, best: Tensor, more: Tensor) -> Tensor:
+    """The integers, with `more` for each"""
+    from scns.kernels import weighing
+
+    with torch.cuda.device_of(scores):
+        return weighing.weights(scores.contiguous(), start, stop, scale, best, more)
+
+
+@_added.register_fake
+def _added_empty(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor, best: Tensor, more: Tensor) -> Tensor:
+    return more.new_empty(scores.shape)

@@ -151,7 +151,7 @@ class Objective(Method):
         if self.weight or self.mixes_negatives:
             rows, log_weights, target = self._compared(anchors, epoch)
             sides = self._sides(student, teacher)
-            if rows is not None and not self.mixes_negatives and gathered.fits(sides):
+            if rows is not None and not self.mixes_negatives and gathered.fits(sides, rows):
                 found = gathered.info_nce(sides, rows, log_weights, self.tau)
                 losses["infonce"] = found.sum() * (self.weight / len(anchors))
             else:
