@@ -375,7 +375,8 @@ def backends(recipes: list[Recipe]) -> Iterator[None]:
     for key in ("precision", "deterministic"):
         if len({getattr(recipe, key) for recipe in recipes}) > 1:
             raise InputError(f"Recipes that train at once must agree on {key}; train them one after another.")
-    if choose_device(first).type == "cpu":
+    device = choose_device(first)
+    if device.type == "cpu":
         if first.precision == "bf16":
             raise InputError("precision=bf16 is for CUDA devices; on the CPU use precision=fp32.")
         yield
@@ -391,7 +392,8 @@ def backends(recipes: list[Recipe]) -> Iterator[None]:
     try:
         for backend, name, value in wanted:
             setattr(backend, name, value)
-        yield
+        with torch.cuda.device(device):  # streams, captures and kernels go to the current one
+            yield
     finally:
         for (backend, name, _), value in zip(wanted, before, strict=True):
             setattr(backend, name, value)
