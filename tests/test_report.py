@@ -20,7 +20,7 @@ from scns.data import Images
 from scns.errors import InputError
 from scns.recipe import Recipe, differences
 from scns.report import markup
-from scns.report.groups import groups
+from scns.report.groups import by_number, groups
 from scns.report.markup import difference
 from scns.report.opening import Change, Network, Opening
 from scns.report.page import page, write_report
@@ -104,7 +104,7 @@ def test_one_run_in_two_columns_is_one_comparison(tmp_path: Path) -> None:
     text = render(tmp_path)
     assert len(rows(text, "lines-on-cifar100")) == 3 and len(rows(text, "table-of-runs")) == 1
     assert "<b>2 results compared with the paper</b>" in text  # printed as 66.26 and twice as 67.69
-    assert text.count('<figure class="chart">') == 1 and "resnet110-resnet20, wrn-40-1-resnet20" in text
+    assert text.count('<figure class="chart"') == 1 and "resnet110-resnet20, wrn-40-1-resnet20" in text
 
 
 def test_two_pairs_decide_nothing() -> None:
@@ -116,7 +116,7 @@ def test_two_pairs_decide_nothing() -> None:
 
 
 def test_a_doubtful_baseline_is_none(tmp_path: Path) -> None:
-    """Uniform runs with 256 and with 1,024 negatives: the others are compared with neither."""
+    """Uniform runs with other numbers of negatives are baselines of their own; two of one number are nobody's."""
     uniform = replace(TINY, method="infonce", arguments={"sampler": "uniform"})
     put(tmp_path / "uniform-0", uniform, 50)
     by_words = replace(TINY, method="infonce", arguments={"sampler": "class"}, words="w.npz", on_missing="uniform")
@@ -125,7 +125,33 @@ def test_a_doubtful_baseline_is_none(tmp_path: Path) -> None:
     gains = {group.line.name: group.gain for group in groups(read(tmp_path))}
     assert gains["uniform"] is None and gains["class"].mean == 2 and gains["mixed"].mean == 3
     put(tmp_path / "more-0", replace(uniform, arguments={"sampler": "uniform", "negatives": 256}), 51)
+    put(tmp_path / "class256-0", replace(by_words, arguments={"sampler": "class", "negatives": 256}), 54)
+    put(tmp_path / "corrected-0", replace(uniform, arguments={"sampler": "uniform", "correct": True}), 55)
+    gains = {group.line.name: group.gain and group.gain.mean for group in groups(read(tmp_path))}
+    assert gains == {"uniform": None, "class": 2, "mixed": 3, "more": None, "class256": 3, "corrected": 5}
+    put(tmp_path / "warm-0", replace(uniform, arguments={"sampler": "uniform", "tau": 0.2}), 51)
     assert all(group.gain is None for group in groups(read(tmp_path)))
+
+
+def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:
+    def drawn(sampler: str, negatives: int, tests: list[float]) -> None:
+        recipe = replace(TINY, method="infonce", arguments={"sampler": sampler, "negatives": negatives})
+        for seed, test in enumerate(tests):
+            put(tmp_path / f"{sampler}-{negatives}-{seed}", replace(recipe, seed=seed), test)
+
+    drawn("uniform", 16, [50, 52])
+    drawn("class", 16, [53, 55])
+    put(tmp_path / "all-0", replace(TINY, method="infonce", arguments={"sampler": "all"}), 60)
+    assert "How many negatives" not in render(tmp_path)  # one number: nothing to draw
+    drawn("uniform", 4, [40])
+    ((curves, others),) = by_number(groups(read(tmp_path)))
+    assert {curve.name: (curve.epochs, curve.accuracies) for curve in curves} == {
+        "class": ([16], [54]), "uniform": ([4, 16], [40, 51]),
+    } and others == ["all 60.00"]  # fmt: skip
+    assert curves[0].halves[0] == pytest.approx(12.706, abs=1e-3)  # t of two seeds x their standard error, 1
+    text = render(tmp_path)
+    assert "How many negatives" in text and "Without a number: all 60.00." in text
+    assert 'data-told="with # negatives"' in text and 'data-points="4:40.00:' in text
 
 
 def test_data_sets_have_sections_of_their_own(tmp_path: Path) -> None:
@@ -135,7 +161,7 @@ def test_data_sets_have_sections_of_their_own(tmp_path: Path) -> None:
     assert [row[0] for row in rows(text, "lines-on-cifar10")] == ["ten"]
     assert [row[0] for row in rows(text, "lines-on-cifar100")] == ["hundred"]
     assert len(rows(text, "table-of-runs")) == 2 and "to uniform" not in text  # no pair within one data set
-    assert text.count('<figure class="chart">') == 2
+    assert text.count('<figure class="chart"') == 2
     assert "Nothing here is comparable with the paper" in text
 
 
@@ -255,7 +281,7 @@ def test_a_hundred_runs_stay_small(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     assert len(text.encode()) < 5e6
     assert len(rows(text, "table-of-runs")) == 100 and text.count("<details ") == 100
-    assert text.count('<figure class="chart">') == 5 and text.count('class="curve ') == 100  # 24 in a chart
+    assert text.count('<figure class="chart"') == 5 and text.count('class="curve ') == 100  # 24 in a chart
 
 
 def test_odd_logs_and_names(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from scns import recognise
-from scns.claims import OF_THE_METHOD, Difference, paired
+from scns.claims import OF_THE_METHOD, Difference, interval, paired
 from scns.report.svg import Curve
 from scns.results import Entry, Line, Results
 
@@ -28,21 +28,68 @@ class Group:
 def groups(results: Results) -> list[Group]:
     """The lines of the results, each with its runs and its gain over the same seeds with uniform negatives."""
     found = results.groups
-    baselines: dict[str, dict[str, float]] = {}
+    baselines: dict[str, dict[int | None, dict[str, float]]] = {}  # by setting and number of negatives
     doubtful = set()
     for _, entries in found:
         for entry in entries if _is_uniform(entries[0]) else ():
-            known = baselines.setdefault(_setting(entry), {})
+            known = baselines.setdefault(_setting(entry), {}).setdefault(negatives(entry), {})
             doubtful |= {_setting(entry)} if _seeds(entry) in known else set()
             known[_seeds(entry)] = entry.test
     made = []
     for line, entries in found:
         setting, own = _setting(entries[0]), {_seeds(entry): entry.test for entry in entries}
-        is_uniform = _is_uniform(entries[0])
-        # Two kinds of uniform runs, say with 256 and 1,024 negatives: neither is the baseline of the others.
-        known = {} if is_uniform or setting in doubtful else baselines.get(setting, {})
+        is_uniform, there = _is_uniform(entries[0]), baselines.get(setting, {})
+        # Where there are several, that of as many negatives; two that differ in something else are nobody's baseline.
+        known = next(iter(there.values())) if len(there) == 1 else there.get(negatives(entries[0]), {})
+        known = {} if is_uniform or setting in doubtful else known
         made.append(Group(line, entries, is_uniform, paired(own, known)))  # type: ignore[arg-type]
     return made
+
+
+def by_number(own: Sequence[Group]) -> list[tuple[list[Curve], list[str]]]:
+    """Accuracy with its 95 % interval by the number of negatives, of runs that share all but their method.
+
+    A curve is a method with all its arguments; one of them has two numbers. Beside the curves what has none, in words.
+    """
+    sorted_out: dict[str, dict[str, list[Group]]] = {}
+    for group in own:
+        sorted_out.setdefault(_setting(group.entries[0]), {}).setdefault(_kind(group.entries[0]), []).append(group)
+    made = []
+    for kinds in sorted_out.values():
+        drawn = [[each for each in some if negatives(each.entries[0]) is not None] for some in kinds.values()]
+        if max(len(some) for some in drawn) < 2:
+            continue
+        others = [each.line for some in kinds.values() for each in some if negatives(each.entries[0]) is None]
+        told = [f"{line.name} {line.mean:.2f}" for line in others]
+        made.append(([_by_number(some) for some in drawn if some], told))
+    return made
+
+
+def _by_number(some: list[Group]) -> Curve:
+    some = sorted(some, key=lambda group: negatives(group.entries[0]) or 0)
+    numbers = [negatives(group.entries[0]) or 0 for group in some]
+    found = [interval([entry.test for entry in group.entries]) for group in some]
+    return Curve(
+        some[0].line.name.removesuffix(f"-{numbers[0]}"),
+        numbers,
+        [each.mean for each in found],
+        [each.high - each.mean for each in found],
+    )
+
+
+def negatives(entry: Entry) -> int | None:
+    """How many a run draws for an anchor; None where it draws none."""
+    if entry.recipe.method not in ("infonce", "scns", "crd", "crd-lm"):
+        return None
+    chosen = recognise.effective(entry.recipe, entry.path).arguments
+    return None if chosen["sampler"] == "all" else int(chosen["negatives"])
+
+
+def _kind(entry: Entry) -> str:
+    """The method with all that it is given but the number of negatives."""
+    chosen = recognise.effective(entry.recipe, entry.path)
+    given = {key: value for key, value in chosen.arguments.items() if key != "negatives"}
+    return json.dumps([chosen.method, chosen.preset, chosen.words, given], sort_keys=True)
 
 
 def curve(group: Group) -> Curve | None:
@@ -68,11 +115,11 @@ def history(path: Path) -> dict[int, float]:
 
 
 def _is_uniform(entry: Entry) -> bool:
-    """InfoNCE on uniform negatives, without mixtures."""
+    """InfoNCE on uniform negatives as they are drawn, without mixtures."""
     if entry.recipe.method != "infonce":
         return False
     chosen = recognise.effective(entry.recipe, entry.path).arguments
-    return chosen["sampler"] == "uniform" and not chosen["lm_weight"]
+    return chosen["sampler"] == "uniform" and not chosen["lm_weight"] and not chosen["correct"]
 
 
 def _setting(entry: Entry) -> str:

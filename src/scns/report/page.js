@@ -56,7 +56,7 @@ function readable(figure) {
     dot.setAttribute("cx", x); dot.setAttribute("cy", y);
     dot.style.fill = getComputedStyle(curve.path).stroke;
     cross.style.visibility = dot.style.visibility = "visible";
-    tip.textContent = `${curve.name}: ${accuracy.toFixed(2)} % after epoch ${epoch}`;
+    tip.textContent = `${curve.name}: ${accuracy.toFixed(2)} % ${figure.dataset.told.replace("#", epoch)}`;
   }
   function hide() {
     curves.forEach((each) => each.path.classList.remove("near"));

@@ -11,12 +11,12 @@ from scns.errors import InputError
 from scns.files import atomic
 from scns.report import pictures
 from scns.report.answer import answer, what
-from scns.report.groups import Group, by_data, curve, groups, history, paths
+from scns.report.groups import Group, by_data, by_number, curve, groups, history, paths
 from scns.report.markup import Value, anchor, count, difference, number, sortable, spread, text
 from scns.report.opening import Opening
 from scns.report.pictures import Source
 from scns.report.repeat import command
-from scns.report.svg import COLOURS, DASHES, Curve, chart
+from scns.report.svg import COLOURS, DASHES, Axis, Curve, chart
 from scns.results import Entry, Results
 
 _HERE = Path(__file__).parent
@@ -24,6 +24,8 @@ _HERE = Path(__file__).parent
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 Progress = Callable[[int, int], None] | None
+
+_NUMBERS = Axis("negatives of each anchor", "with # negatives", "by the number of negatives", marked=True)
 
 
 def write_report(
@@ -127,7 +129,7 @@ def _section(data: str, own: Sequence[Group], shown: str, opening: Opening | Non
     head = f'<h2 id="{anchor(data)}">Results on {text(data)}</h2>'
     if opening:  # whose tables have what the lines would say
         return f"{head}{opening.numbers()}{shown}{_charts(own)}"
-    return f"{head}{_lines(data, own)}{_charts(own)}{shown}"
+    return f"{head}{_lines(data, own)}{_numbers(own)}{_charts(own)}{shown}"
 
 
 def _pictures(own: Sequence[Group], named: dict[Path, str], source: Source | None, progress: Progress) -> str:
@@ -174,6 +176,17 @@ def _line_value(group: Group, head: str) -> Value:
         "to the paper": difference(line.difference),
         "remark": Value(text(remark), remark),
     }[head]
+
+
+def _numbers(own: Sequence[Group]) -> str:
+    """Accuracy by the number of negatives, where runs differ in it."""
+    parts = []
+    for curves, others in by_number(own):
+        about = "Mean after the last epoch, with its 95 % interval where there are two seeds or more."
+        about += f" Without a number: {', '.join(others)}." if others else ""
+        most = COLOURS * DASHES
+        parts += [chart(curves[i : i + most], "", _NUMBERS, about) for i in range(0, len(curves), most)]
+    return f"<h3>How many negatives</h3>{''.join(parts)}" if parts else ""
 
 
 def _charts(own: Sequence[Group]) -> str:
