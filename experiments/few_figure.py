@@ -41,7 +41,7 @@ class Ended(NamedTuple):
     """What is kept of a finished run."""
 
     test: float
-    curve: list[float]  # test accuracy by epoch
+    curve: dict[int, float]  # test accuracy by epoch
     spread: float  # of the log-denominator's error in the last epochs; nan where it was not noted
 
 
@@ -59,7 +59,7 @@ def read(folder: Path) -> dict[Point, dict[int, Ended]]:
     found: dict[Point, dict[int, Ended]] = defaultdict(dict)
     for path in sorted(folder.glob("*/result.json")):
         point, seed = point_of(path.parent.name)
-        curve = [line["test"] for line in lines(path.parent / "log.jsonl") if "test" in line]
+        curve = {line["epoch"]: line["test"] for line in lines(path.parent / "log.jsonl") if "test" in line}
         # A run that went on from a checkpoint noted some epochs twice: the last word counts.
         errors = {line["epoch"]: line["deviation"] for line in lines(path.parent / "denominator.jsonl")}
         spread = mean(list(errors.values())[-2:]) if errors else math.nan
@@ -72,8 +72,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def reached(runs: dict[int, Ended], mark: float) -> str:
-    """The mean epoch in which the runs first had that accuracy; "-" if one never had."""
-    firsts = [next((n for n, test in enumerate(run.curve, 1) if test >= mark), None) for run in runs.values()]
+    """The mean epoch after which the runs were first seen with that accuracy; "-" if one never was."""
+    firsts = [next((epoch for epoch, test in run.curve.items() if test >= mark), None) for run in runs.values()]
     return "-" if None in firsts or not firsts else f"{mean(n for n in firsts if n is not None):.1f}"
 
 

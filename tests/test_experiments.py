@@ -27,7 +27,8 @@ def test_the_grid_of_few_negatives_goes_seed_by_seed(
 def ended(folder: Path, name: str, test: float, curve: list[float] | None = None, spread: float | None = None) -> None:
     (folder / name).mkdir(parents=True)
     (folder / name / "result.json").write_text(json.dumps({"test": test}))
-    (folder / name / "log.jsonl").write_text("".join(json.dumps({"test": value}) + "\n" for value in curve or []))
+    noted = [{"epoch": 2 * place, "test": value} for place, value in enumerate(curve or [], 1)]  # every second epoch
+    (folder / name / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in noted))
     if spread is not None:
         noted = [{"epoch": 5, "deviation": 9.0}, {"epoch": 5, "deviation": spread}]  # before and after a resumption
         (folder / name / "denominator.jsonl").write_text("".join(json.dumps(each) + "\n" for each in noted))
@@ -51,7 +52,7 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     run(monkeypatch, few, "--picture", tmp_path / "few.png", script=FIGURE)
     told = [[word.strip() for word in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 12.71 with two seeds
-    own = ["own-200", "16", "68.00 +- 12.71", "2", "-0.25 +- 9.53", "+2.00 +- 0.00", "1.5", "2.5", "-", "0.50", "32"]
+    own = ["own-200", "16", "68.00 +- 12.71", "2", "-0.25 +- 9.53", "+2.00 +- 0.00", "3.0", "5.0", "-", "0.50", "32"]
     assert own in told and ["all", "", "68.25 +- 3.18", "2", "", "-", "-", "-", "-", "", ""] in told
     assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "-", "-", "-", "", "<= 4"] in told and len(told) == 9
     assert (tmp_path / "few.png").stat().st_size > 5000
