@@ -28,8 +28,7 @@ for epoch in range(6):
         views = embeddings[rows] + 0.3 * torch.randn(100, 64)  # a little noise is the augmentation
         z = F.normalize(encoder(views), dim=1)
         negatives, log_weights = sampler.weights(rows, 4096, epoch=epoch)  # both [100, 50]
-        logits = memory.logits(z, negatives)
-        loss = scns.functional.info_nce(z, memory.features[rows], logits=logits, log_weights=log_weights)
+        loss = memory.info_nce(z, rows, negatives, log_weights)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

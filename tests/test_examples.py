@@ -35,7 +35,7 @@ def test_own_loop_is_short_and_needs_little() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "scns"
     }
-    assert used == {"NeighborTable", "InstanceNegatives", "FeatureTable", "functional"}
+    assert used == {"NeighborTable", "InstanceNegatives", "FeatureTable"}
 
 
 def test_own_images_distils_on_a_folder(

@@ -81,7 +81,7 @@ for z, table in zip(given, tables):
     scores = torch.einsum("bd,bmd->bm", z, table.features[rows.long()]) / 0.07
     scores = scores if log_weights is None else scores + log_weights
     wanted.append(-F.log_softmax(scores, dim=1)[:, 0])
-found = gathered.info_nce(list(zip(given, tables)), rows, log_weights, 0.07)
+found = gathered.info_nce([(z, table.features) for z, table in zip(given, tables)], rows, log_weights, 0.07)
 upstream = torch.rand(sides, batch, generator=generator)
 torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-4, atol=1e-4)
 for one, other in zip(torch.autograd.grad((found * upstream).sum(), given),

@@ -174,3 +174,26 @@ def test_updates_compile_to_one_static_graph() -> None:
 def test_bad_input(make: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_info_nce_of_rows_is_the_functions() -> None:
+    table, z = FeatureTable(60, 8), F.normalize(torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    positives, negatives = torch.arange(5), torch.arange(5, 40).view(5, 7)
+    log_weights = torch.linspace(-2, 2, 35).view(5, 7)
+    z.requires_grad_()
+    found = table.info_nce(z, positives, negatives, log_weights, temperature=0.2)
+    wanted = functional.info_nce(
+        z, table.features[positives], table.features[negatives], log_weights=log_weights, temperature=0.2
+    )
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, z)[0] for loss in (found, wanted)))
+    assert table.info_nce(z, positives, negatives) != found
+    for wrong in (
+        (z, positives[1:], negatives),
+        (z, positives, negatives[1:]),
+        (z, positives, negatives, log_weights[1:]),
+    ):
+        with pytest.raises(InputError):
+            table.info_nce(*wrong)
+    with pytest.raises(InputError, match="temperature"):
+        table.info_nce(z, positives, negatives, temperature=0)

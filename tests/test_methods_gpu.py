@@ -11,6 +11,7 @@ from torch import Tensor
 
 from method_steps import Case, detached, make
 from scns import gathered, methods, projection
+from scns.errors import InputError
 from scns.features import Batch, Features
 from scns.memory import FeatureTable
 from scns.methods import Head, Method
@@ -111,13 +112,25 @@ def test_info_nce_of_gathered_rows_equals_float64(symmetric: bool, count: int, w
         wanted.append(losses.detach())
         by_anchors.append(torch.autograd.grad(losses.mean(), z)[0])
 
-    given = [(z.cuda().requires_grad_(), table.cuda()) for z, table in zip(anchors, tables, strict=True)]
+    given = [(z.cuda().requires_grad_(), table.cuda().features) for z, table in zip(anchors, tables, strict=True)]
     assert gathered.fits(given, rows) and not gathered.fits(given, rows[1:])
     for of_rows in (rows, rows.int()):
         found = gathered.info_nce(given, of_rows.cuda(), None if log_weights is None else log_weights.cuda(), 0.07)
         gradients = torch.autograd.grad(found.mean(1).sum(), [z for z, _ in given])
         for one, other in zip([*found, *gradients], [*wanted, *by_anchors], strict=True):
             torch.testing.assert_close(one.cpu().double(), other, rtol=1e-5, atol=2e-5)
+
+
+def test_info_nce_of_a_table_equals_the_cpus() -> None:
+    generator = torch.Generator().manual_seed(0)
+    table, z = FeatureTable(3000, 32), F.normalize(torch.randn(50, 32, generator=generator), dim=1)
+    positives, negatives = (torch.randint(3000, size, generator=generator) for size in ((50,), (50, 99)))
+    log_weights = torch.randn(50, 99, generator=generator)
+    wanted = table.info_nce(z, positives, negatives, log_weights, temperature=0.2)
+    found = table.cuda().info_nce(z.cuda(), positives.cuda(), negatives.cuda(), log_weights.cuda(), temperature=0.2)
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+    with pytest.raises(InputError, match="log_weights"):
+        table.info_nce(z.cuda(), positives.cuda(), negatives.cuda(), log_weights[:, 1:].cuda())
 
 
 def test_soft_negatives_are_drawn_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

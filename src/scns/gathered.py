@@ -6,27 +6,26 @@ import torch
 from torch import Tensor
 
 from scns import has
-from scns.memory import FeatureTable
 
-Sides = list[tuple[Tensor, FeatureTable]]  # one or two: anchors [batch, dim] with the table they are compared with
+Sides = list[
+    tuple[Tensor, Tensor]
+]  # one or two: anchors [batch, dim] with the table [rows, dim] they are compared with
 
 
 def fits(sides: Sides, rows: Tensor) -> bool:
-    """Whether the kernels are for these: float32 on a GPU, whole, of shapes that agree, and places that int32 holds."""
+    """Whether the kernels are for these: float32 on a GPU, of shapes that agree, and places that int32 holds."""
     return has.TRITON and rows.numel() < 2**31 and all(_fits(z, table, len(rows)) for z, table in sides)
 
 
-def _fits(z: Tensor, table: FeatureTable, count: int) -> bool:
-    features = table.features
-    small = not table.part.divided and features.numel() < 2**31
-    return z.is_cuda and z.dtype == torch.float32 and small and z.shape == (count, features.shape[1])
+def _fits(z: Tensor, table: Tensor, count: int) -> bool:
+    known = z.is_cuda and z.dtype == table.dtype == torch.float32 and table.numel() < 2**31
+    return known and z.shape == (count, table.shape[1])
 
 
 def info_nce(sides: Sides, rows: Tensor, log_weights: Tensor | None, tau: float) -> Tensor:
     """[sides, batch]: `functional.info_nce` of each anchor; its positive is the first of its `rows` [batch, m]."""
-    tables = [table.features for _, table in sides]
     z = torch.stack([z for z, _ in sides])
-    return _InfoNCE.apply(z, tables[0], tables[-1], rows, log_weights, 1 / tau)
+    return _InfoNCE.apply(z, sides[0][1], sides[-1][1], rows, log_weights, 1 / tau)
 
 
 @torch.library.custom_op("scns::info_nce", mutates_args=())

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scns import draws, room
+from scns import draws, functional, gathered, room
 from scns.errors import InputError
+from scns.functional.inputs import check_positive
 from scns.world import World
 
 _ALONE = World()
@@ -115,7 +116,7 @@ class FeatureTable(nn.Module):
     """One unit vector a row, moved towards new features: v <- normalise(momentum * v + (1 - momentum) * z).
 
         memory = scns.FeatureTable(len(labels), dim=32)   # memory.features is float32 [rows, 32]
-        logits = memory.logits(z, negatives)              # z [batch, 32], rows int64 [batch, m] -> [batch, m]
+        loss = memory.info_nce(z, rows, negatives)        # z [batch, 32], rows int64 [batch] and [batch, m]
         memory.update(rows, z, distinct=True)             # after the step: rows int64 [batch], each once
 
     Rows start as random directions and take the first feature whole. `rows` are samples (a memory bank) or classes
@@ -194,6 +195,34 @@ class FeatureTable(nn.Module):
             given = f"z {tuple(z.shape)}" + ("" if rows is None else f" and rows {tuple(rows.shape)}")
             raise InputError(f"logits takes z [batch, {width}] and rows [batch, m], but these are {given}.")
         return self.part.dots(z, self.features.to(z.dtype), rows)
+
+    def info_nce(
+        self,
+        z: Tensor,
+        positives: Tensor,
+        negatives: Tensor,
+        log_weights: Tensor | None = None,
+        *,
+        temperature: float = 0.07,
+    ) -> Tensor:
+        """`functional.info_nce` of unit anchors `z` [batch, dim] with this table's rows [batch] and [batch, m].
+
+        On a GPU a kernel reads each row once, for the loss and for its gradient: features [batch, m, dim] are not made.
+        """
+        check_positive("temperature", temperature)
+        if not self.part.divided and positives.shape == z.shape[:1] and negatives.dim() == 2 and z.is_cuda:
+            rows, anchors = torch.cat([positives[:, None], negatives], dim=1), z.to(self.features.dtype)
+            weighed = log_weights is None or log_weights.shape == negatives.shape
+            if weighed and gathered.fits([(anchors, self.features)], rows):
+                weights = None if log_weights is None else F.pad(log_weights, (1, 0))
+                return gathered.info_nce([(anchors, self.features)], rows, weights, temperature).mean()
+        return functional.info_nce(
+            z,
+            self.take(positives).to(z.dtype),
+            logits=self.logits(z, negatives),
+            log_weights=log_weights,
+            temperature=temperature,
+        )
 
     def take(self, rows: Tensor) -> Tensor:
         """The features [*rows.shape, dim] of some rows."""

@@ -25,7 +25,6 @@ from scns.chances import Epoch
 from scns.errors import InputError
 from scns.features import Batch, Features
 from scns.functional.inputs import check_choice, check_positive
-from scns.gathered import Sides
 from scns.memory import FeatureTable
 from scns.methods import Head, Method, Setting
 from scns.methods._drawn import Drawn, Rows
@@ -151,8 +150,10 @@ class Objective(Method):
         if self.weight or self.mixes_negatives:
             rows, log_weights, target = self._compared(anchors, epoch)
             sides = self._sides(student, teacher)
-            if rows is not None and not self.mixes_negatives and gathered.fits(sides, rows):
-                found = gathered.info_nce(sides, rows, log_weights, self.tau)
+            whole = [(z, table.features) for z, table in sides if not table.part.divided]
+            alone = not self.mixes_negatives and len(whole) == len(sides)
+            if rows is not None and alone and gathered.fits(whole, rows):
+                found = gathered.info_nce(whole, rows, log_weights, self.tau)
                 losses["infonce"] = found.sum() * (self.weight / len(anchors))
             else:
                 losses = self._by_similarity(sides, rows, log_weights, target, anchors, epoch)
@@ -162,8 +163,8 @@ class Objective(Method):
         return losses
 
     def _by_similarity(
-        self, sides: Sides, rows: Tensor | None, log_weights: Tensor | None, target: Tensor | None, anchors: Tensor,
-        epoch: Tensor,
+        self, sides: list[tuple[Tensor, FeatureTable]], rows: Tensor | None, log_weights: Tensor | None,
+        target: Tensor | None, anchors: Tensor, epoch: Tensor,
     ) -> dict[str, Tensor]:  # fmt: skip
         """InfoNCE on the negatives and on their mixtures, from all similarities."""
         losses = {}
@@ -245,7 +246,7 @@ class Objective(Method):
         """The table that the student's anchors are compared with."""
         return self.student_table if self.teacher_table is None else self.teacher_table
 
-    def _sides(self, student: Tensor, teacher: Tensor | None) -> Sides:
+    def _sides(self, student: Tensor, teacher: Tensor | None) -> list[tuple[Tensor, FeatureTable]]:
         """Anchors with the table they are compared with: the other network's where there are two."""
         if teacher is None or self.teacher_table is None:
             return [(student, self.student_table)]
