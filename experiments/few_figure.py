@@ -1,11 +1,13 @@
 """Tables and figure of the runs that experiments/few_negatives.py left in a folder.
 
   python experiments/few_figure.py docs/results/few --picture few.png
+  python experiments/few_figure.py docs/results/few --against own        paired with another kind than uniform
 
 Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired differences from the sum
-over all negatives ("all") and from as many uniform ones, over the seeds that both have; in which epoch 60, 65 and 68 %
-were first reached, on average over seeds; the spread of the estimated log-denominator in the last epochs; and how many
-corrected uniform negatives reach the same accuracy, read off their curve (points of three seeds and more).
+over all negatives ("all") and from as many uniform ones, over the seeds that both have; the p-value of the latter, by
+Holm's correction for all comparisons of one number; in which epoch 60, 65 and 68 % were first reached, on average over
+seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
+the same accuracy, read off their curve (points of three seeds and more).
 """
 
 import argparse
@@ -15,7 +17,7 @@ import re
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -77,13 +79,39 @@ def reached(runs: dict[int, Ended], mark: float) -> str:
     return "-" if None in firsts or not firsts else f"{mean(n for n in firsts if n is not None):.1f}"
 
 
+def differences(runs: dict[int, Ended], reference: dict[int, Ended]) -> list[float]:
+    """Those of the seeds that both have."""
+    return [run.test - reference[seed].test for seed, run in runs.items() if seed in reference]
+
+
 def difference(runs: dict[int, Ended], reference: dict[int, Ended]) -> str:
     """The paired difference from the reference, with its 95 % interval."""
-    both = [run.test - reference[seed].test for seed, run in runs.items() if seed in reference]
+    both = differences(runs, reference)
     if len(both) < 2:
         return "-"
     found = interval(both)
     return f"{found.mean:+.2f} +- {found.high - found.mean:.2f}"
+
+
+def p_value(values: list[float]) -> float:
+    """Two-sided, of Student's t for a mean of 0: the density, summed between -t and t by Simpson's rule."""
+    spread = stdev(values)
+    if spread == 0:
+        return 0.0 if mean(values) else 1.0
+    freedom, t = len(values) - 1, abs(mean(values)) / spread * math.sqrt(len(values))
+    scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
+    heights = [scale * (1 + (t * i / 1000) ** 2 / freedom) ** (-(freedom + 1) / 2) for i in range(1001)]
+    inner = 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2])
+    return max(0.0, 1 - 2 * t / 3000 * (heights[0] + inner + heights[-1]))
+
+
+def holm(p: dict[Point, float]) -> dict[Point, float]:
+    """p-values corrected for how many they are: the smallest times all of them, the next times one fewer, ..."""
+    corrected, least = {}, 0.0
+    for place, point in enumerate(sorted(p, key=lambda point: p[point])):
+        least = max(least, min(1.0, p[point] * (len(p) - place)))
+        corrected[point] = least
+    return corrected
 
 
 def worth(accuracy: float, uniform: list[tuple[int, float]]) -> str:
@@ -99,15 +127,32 @@ def worth(accuracy: float, uniform: list[tuple[int, float]]) -> str:
     return f"> {uniform[-1][0]}"
 
 
-def table(runs: dict[Point, dict[int, Ended]]) -> list[str]:
-    """The rows of the Markdown table."""
+def table(runs: dict[Point, dict[int, Ended]], against: str = "uniform") -> list[str]:
+    """The rows of the Markdown table; a kind to pair with that has no number is paired with all."""
+
+    def baseline(point: Point) -> dict[int, Ended]:
+        return runs.get(Point(against, 0 if against in LINES else point.number), {})
+
+    corrected: dict[Point, float] = {}
+    for number in {point.number for point in runs if point.number}:
+        pairs = {p: differences(runs[p], baseline(p)) for p in runs if p.number == number and p.kind != against}
+        corrected |= holm({point: p_value(both) for point, both in pairs.items() if len(both) > 1})
     reference = runs.get(Point("all", 0), {})
     uniform = [
         (point.number, mean(run.test for run in each.values()))
         for point, each in runs.items()
         if point.kind == "uniform-corrected" and len(each) >= 3
     ]
-    heads = ["negatives", "M", "test %", "n", "from all", "from uniform", *(f"epochs to {mark} %" for mark in MARKS)]
+    heads = [
+        "negatives",
+        "M",
+        "test %",
+        "n",
+        "from all",
+        f"from {against}",
+        "p",
+        *(f"epochs to {mark} %" for mark in MARKS),
+    ]
     rows = [[*heads, "spread of log sum", "worth in corrected uniform"]]
     for point, each in runs.items():
         found = interval([run.test for run in each.values()])
@@ -116,7 +161,8 @@ def table(runs: dict[Point, dict[int, Ended]]) -> list[str]:
         rows.append([
             point.kind, str(point.number or ""), f"{found.mean:.2f}{half}", str(len(each)),
             "" if point.kind == "all" else difference(each, reference),
-            "" if point.kind == "uniform" else difference(each, runs.get(Point("uniform", point.number), {})),
+            "" if point.kind == against else difference(each, baseline(point)),
+            f"{corrected[point]:.3f}" if point in corrected else "",
             *(reached(each, mark) for mark in MARKS),
             f"{mean(spreads):.2f}" if not math.isnan(sum(spreads)) else "",
             worth(found.mean, uniform) if point.number else "",
@@ -176,12 +222,15 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the runs are")
+    parser.add_argument("--against", default="uniform", help="the kind of negatives that others are paired with")
     parser.add_argument("--picture", type=Path, help="the figure to write")
     given = parser.parse_args()
     runs = read(given.folder)
     if not runs:
         parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
-    print(*table(runs), sep="\n")
+    if given.against not in {point.kind for point in runs}:
+        parser.error(f"--against '{given.against}' has no finished run in '{given.folder}'.")
+    print(*table(runs, given.against), sep="\n")
     times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
     if given.picture and not any(point.number and len(each) > 1 for point, each in runs.items()):
         parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two.")

@@ -1,7 +1,9 @@
 """The experiments' grids: what they would run, and what they make of finished runs."""
 
 import json
+import math
 import runpy
+import statistics
 import sys
 from pathlib import Path
 
@@ -52,10 +54,39 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     run(monkeypatch, few, "--picture", tmp_path / "few.png", script=FIGURE)
     told = [[word.strip() for word in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 12.71 with two seeds
-    own = ["own-200", "16", "68.00 +- 12.71", "2", "-0.25 +- 9.53", "+2.00 +- 0.00", "3.0", "5.0", "-", "0.50", "32"]
-    assert own in told and ["all", "", "68.25 +- 3.18", "2", "", "-", "-", "-", "-", "", ""] in told
-    assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "-", "-", "-", "", "<= 4"] in told and len(told) == 9
+    own = [
+        "own-200",
+        "16",
+        "68.00 +- 12.71",
+        "2",
+        "-0.25 +- 9.53",
+        "+2.00 +- 0.00",
+        "0.000",
+        "3.0",
+        "5.0",
+        "-",
+        "0.50",
+        "32",
+    ]
+    assert own in told and ["all", "", "68.25 +- 3.18", "2", "", "-", "", "-", "-", "-", "", ""] in told
+    assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "", "-", "-", "-", "", "<= 4"] in told and len(told) == 9
     assert (tmp_path / "few.png").stat().st_size > 5000
+    run(monkeypatch, few, "--against", "all", script=FIGURE)
+    assert "| 68.00 +- 12.71 | 2 | -0.25 +- 9.53 | -0.25 +- 9.53 | 0.795 |" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, few, "--against", "soft", script=FIGURE)
+
+
+def test_p_values_of_several_comparisons() -> None:
+    parts = runpy.run_path(str(FIGURE))
+    values = [1.32, 1.0, 1.67, 0.82, 1.15]
+    t = statistics.mean(values) / statistics.stdev(values) * math.sqrt(5)
+    x = t / math.sqrt(4 + t * t)  # of 4 degrees of freedom the distribution is known: 1/2 + 3/4 (x - x^3 / 3)
+    assert parts["p_value"](values) == pytest.approx(1 - 1.5 * (x - x**3 / 3), abs=1e-9)
+    assert parts["p_value"]([-value for value in values]) == parts["p_value"](values)
+    assert parts["holm"]({"a": 0.04, "b": 0.01, "c": 0.03, "d": 0.9}) == pytest.approx(
+        {"b": 0.04, "c": 0.09, "a": 0.09, "d": 0.9}
+    )
 
 
 def test_a_folder_without_runs_is_told(

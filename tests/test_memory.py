@@ -195,5 +195,7 @@ def test_info_nce_of_rows_is_the_functions() -> None:
     ):
         with pytest.raises(InputError):
             table.info_nce(*wrong)
+    half = z.detach().bfloat16()
+    assert torch.equal(table.info_nce(half, positives, negatives), table.info_nce(half.float(), positives, negatives))
     with pytest.raises(InputError, match="temperature"):
         table.info_nce(z, positives, negatives, temperature=0)

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from scns import has
 
-Sides = list[
-    tuple[Tensor, Tensor]
-]  # one or two: anchors [batch, dim] with the table [rows, dim] they are compared with
+# One or two: anchors [batch, dim] with the table [rows, dim] they are compared with.
+Sides = list[tuple[Tensor, Tensor]]
 
 
 def fits(sides: Sides, rows: Tensor) -> bool:

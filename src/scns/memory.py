@@ -210,12 +210,13 @@ class FeatureTable(nn.Module):
         On a GPU a kernel reads each row once, for the loss and for its gradient: features [batch, m, dim] are not made.
         """
         check_positive("temperature", temperature)
+        z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
         if not self.part.divided and positives.shape == z.shape[:1] and negatives.dim() == 2 and z.is_cuda:
-            rows, anchors = torch.cat([positives[:, None], negatives], dim=1), z.to(self.features.dtype)
-            weighed = log_weights is None or log_weights.shape == negatives.shape
-            if weighed and gathered.fits([(anchors, self.features)], rows):
+            rows = torch.cat([positives[:, None], negatives], dim=1)
+            agree = log_weights is None or log_weights.shape == negatives.shape
+            if agree and gathered.fits([(z, self.features)], rows):
                 weights = None if log_weights is None else F.pad(log_weights, (1, 0))
-                return gathered.info_nce([(anchors, self.features)], rows, weights, temperature).mean()
+                return gathered.info_nce([(z, self.features)], rows, weights, temperature).mean()
         return functional.info_nce(
             z,
             self.take(positives).to(z.dtype),

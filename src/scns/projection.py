@@ -14,9 +14,8 @@ def fits(x: Tensor, linear: nn.Linear) -> bool:
     small = 16 <= dim <= 256 and dim & (dim - 1) == 0 and linear.bias is not None
     if not (has.TRITON and x.is_cuda and weight.dtype == torch.float32 and small):
         return False
-    return (
-        x.dim() == 2 and x.shape[1] == width and x.shape[0] * max(width, dim) < 2**31
-    )  # else torch says what is wrong
+    # A wrong shape is left to torch, which says what is wrong.
+    return x.dim() == 2 and x.shape[1] == width and x.shape[0] * max(width, dim) < 2**31
 
 
 def unit(x: Tensor, linear: nn.Linear) -> Tensor:

@@ -147,9 +147,8 @@ class Shelf:
         return self._teachers[key]
 
     def _key(self, recipe: Recipe) -> tuple[Any, ...]:
-        parted = (
-            recipe.validation or recipe.subset or recipe.labelled
-        )  # by the seed; else all seeds have the same images
+        # Images are set apart by the seed; where none are, all seeds have the same.
+        parted = recipe.validation or recipe.subset or recipe.labelled
         return (
             recipe.data,
             recipe.root,

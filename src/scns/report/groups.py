@@ -29,20 +29,18 @@ def groups(results: Results) -> list[Group]:
     """The lines of the results, each with its runs and its gain over the same seeds with uniform negatives."""
     found = results.groups
     baselines: dict[str, dict[int | None, dict[str, float]]] = {}  # by setting and number of negatives
-    doubtful = set()
     for _, entries in found:
-        for entry in entries if _is_uniform(entries[0]) else ():
-            known = baselines.setdefault(_setting(entry), {}).setdefault(negatives(entry), {})
-            doubtful |= {_setting(entry)} if _seeds(entry) in known else set()
-            known[_seeds(entry)] = entry.test
+        if _is_uniform(entries[0]):
+            there, number = baselines.setdefault(_setting(entries[0]), {}), negatives(entries[0])
+            # Two that differ in something else than their number are nobody's baseline.
+            there[number] = {} if number in there else {_seeds(entry): entry.test for entry in entries}
     made = []
     for line, entries in found:
         setting, own = _setting(entries[0]), {_seeds(entry): entry.test for entry in entries}
         is_uniform, there = _is_uniform(entries[0]), baselines.get(setting, {})
-        # Where there are several, that of as many negatives; two that differ in something else are nobody's baseline.
+        # Where there are several, that of as many negatives.
         known = next(iter(there.values())) if len(there) == 1 else there.get(negatives(entries[0]), {})
-        known = {} if is_uniform or setting in doubtful else known
-        made.append(Group(line, entries, is_uniform, paired(own, known)))  # type: ignore[arg-type]
+        made.append(Group(line, entries, is_uniform, None if is_uniform else paired(own, known)))  # type: ignore[arg-type]
     return made
 
 
@@ -57,7 +55,7 @@ def by_number(own: Sequence[Group]) -> list[tuple[list[Curve], list[str]]]:
     made = []
     for kinds in sorted_out.values():
         drawn = [[each for each in some if negatives(each.entries[0]) is not None] for some in kinds.values()]
-        if max(len(some) for some in drawn) < 2:
+        if max(len({negatives(each.entries[0]) for each in some}) for some in drawn) < 2:
             continue
         others = [each.line for some in kinds.values() for each in some if negatives(each.entries[0]) is None]
         told = [f"{line.name} {line.mean:.2f}" for line in others]
@@ -79,10 +77,8 @@ def _by_number(some: list[Group]) -> Curve:
 
 def negatives(entry: Entry) -> int | None:
     """How many a run draws for an anchor; None where it draws none."""
-    if entry.recipe.method not in ("infonce", "scns", "crd", "crd-lm"):
-        return None
     chosen = recognise.effective(entry.recipe, entry.path).arguments
-    return None if chosen["sampler"] == "all" else int(chosen["negatives"])
+    return None if "negatives" not in chosen or chosen.get("sampler") == "all" else int(chosen["negatives"])
 
 
 def _kind(entry: Entry) -> str:
