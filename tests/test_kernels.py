@@ -113,7 +113,22 @@ dz, given = torch.randn(batch, dim), (x, linear.weight, linear.bias)
 torch.testing.assert_close(found, wanted)
 for one, other in zip(torch.autograd.grad(found, given, dz), torch.autograd.grad(wanted, given, dz)):
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+assert torch.autograd.grad(projection.unit(x.detach(), linear).sum(), linear.weight)[0].shape == (dim, width)
 torch.testing.assert_close(projection.unit(x.bfloat16(), linear), memory.unit_rows(linear(x.bfloat16().float())))
+
+one, other = memory.FeatureTable(2 * batch, dim, momentum=0.7), memory.FeatureTable(2 * batch, dim, momentum=0.7)
+for _ in range(2):  # the first time some are filled, the second all of them
+    rows = torch.randperm(2 * batch)[:batch]
+    with torch.no_grad():
+        one.update(rows, linear(x) / linear(x).norm(dim=1, keepdim=True), distinct=True)
+        projection.move(x, linear, rows, other.features, other.filled, 0.7)
+    torch.testing.assert_close(other.features, one.features)
+    assert torch.equal(other.filled, one.filled)
+one.filled.fill_(True)
+with torch.no_grad():
+    one.update(rows, wanted, distinct=True)
+    projection.move(x, linear, rows, other.features, None, 0.7)
+torch.testing.assert_close(other.features, one.features)
 """
 
 

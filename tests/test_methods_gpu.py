@@ -165,3 +165,20 @@ def test_projection_to_unit_length_equals_float64(dtype: torch.dtype, batch: int
     )
     for one, other in zip(by_found[1:], by_wanted[1:], strict=True):
         torch.testing.assert_close(one.cpu().double(), other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_head_writes_to_a_table_what_update_does(full: bool) -> None:
+    torch.manual_seed(0)
+    head, x, rows = Head(64, 128), torch.randn(80, 64), torch.randperm(500)[:80]
+    table = FeatureTable(500, 128)
+    table.filled[::2] = True
+    if full:
+        table.filled.fill_(True)
+        table.look()
+    there, moved = copy.deepcopy(table).cuda(), copy.deepcopy(head).cuda()
+    assert there.full == full
+    head.write(table, rows, x)
+    moved.write(there, rows.cuda(), x.cuda())
+    torch.testing.assert_close(there.features.cpu(), table.features)
+    assert torch.equal(there.filled.cpu(), table.filled)

@@ -15,12 +15,20 @@ def fits(x: Tensor, linear: nn.Linear) -> bool:
     if not (has.TRITON and x.is_cuda and weight.dtype == torch.float32 and small):
         return False
     # A wrong shape is left to torch, which says what is wrong.
-    return x.dim() == 2 and x.shape[1] == width and x.shape[0] * max(width, dim) < 2**31
+    return x.dim() == 2 and x.shape[1] == width and 0 < x.shape[0] * max(width, dim) < 2**31
 
 
 def unit(x: Tensor, linear: nn.Linear) -> Tensor:
     """What `unit_rows(linear(x))` gives, of x [batch, width] in any precision, in the weights' precision."""
     return _Unit.apply(x, linear.weight, linear.bias)
+
+
+def move(x: Tensor, linear: nn.Linear, rows: Tensor, table: Tensor, filled: Tensor | None, momentum: float) -> None:
+    """Move `rows` int64 [batch], none twice, of a table [rows, dim] towards `unit(x, linear)`: `FeatureTable.update`.
+
+    `filled` bool [rows] says which have been moved before; None: all have.
+    """
+    _move(x, linear.weight, linear.bias, rows, table, table.new_empty(0) if filled is None else filled, momentum)
 
 
 @torch.library.custom_op("scns::project", mutates_args=())
@@ -37,32 +45,37 @@ def _project_empty(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return w.new_empty(len(x), len(w)), w.new_empty(len(x))
 
 
-@torch.library.custom_op("scns::project_by_inputs", mutates_args=())
-def _by_inputs(dz: Tensor, z: Tensor, inverse: Tensor, w: Tensor, like: Tensor) -> Tensor:
+@torch.library.custom_op("scns::project_and_move", mutates_args=("table", "filled"))
+def _move(x: Tensor, w: Tensor, b: Tensor, rows: Tensor, table: Tensor, filled: Tensor, momentum: float) -> None:
     from scns.kernels import heads
 
-    dx = _by_inputs_empty(dz, z, inverse, w, like)
-    with torch.cuda.device_of(dz):
-        heads.by_inputs(dz.contiguous(), z.contiguous(), inverse, w.contiguous(), dx)
-    return dx
+    with torch.cuda.device_of(x):
+        heads.move(x.contiguous(), w.contiguous(), b, rows.contiguous(), table, filled, momentum)
 
 
-@_by_inputs.register_fake
-def _by_inputs_empty(dz: Tensor, z: Tensor, inverse: Tensor, w: Tensor, like: Tensor) -> Tensor:
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
+@_move.register_fake
+def _move_nothing(
+    x: Tensor, w: Tensor, b: Tensor, rows: Tensor, table: Tensor, filled: Tensor, momentum: float
+) -> None:
+    return None
 
 
-@torch.library.custom_op("scns::project_by_weights", mutates_args=())
-def _by_weights(dz: Tensor, z: Tensor, inverse: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("scns::project_gradients", mutates_args=())
+def _gradients(
+    dz: Tensor, z: Tensor, inverse: Tensor, x: Tensor, w: Tensor, inputs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(by x, or nothing; by w; by b)"""
     from scns.kernels import heads
 
     with torch.cuda.device_of(dz):
-        return heads.by_weights(dz.contiguous(), z.contiguous(), inverse, x.contiguous())
+        return heads.gradients(dz.contiguous(), z.contiguous(), inverse, x.contiguous(), w.contiguous(), inputs)
 
 
-@_by_weights.register_fake
-def _by_weights_empty(dz: Tensor, z: Tensor, inverse: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return z.new_empty(z.shape[1], x.shape[1]), z.new_empty(z.shape[1])
+@_gradients.register_fake
+def _gradients_empty(
+    dz: Tensor, z: Tensor, inverse: Tensor, x: Tensor, w: Tensor, inputs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(len(x) if inputs else 0, x.shape[1]), w.new_empty(w.shape), w.new_empty(len(w))
 
 
 class _Unit(torch.autograd.Function):
@@ -75,5 +88,6 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         x, w, z, inverse = ctx.saved_tensors
-        dx = _by_inputs(dz, z, inverse, w, x) if ctx.needs_input_grad[0] else None
-        return dx, *_by_weights(dz, z, inverse, x)
+        inputs = ctx.needs_input_grad[0]
+        dx, dw, db = _gradients(dz, z, inverse, x, w, inputs)
+        return dx if inputs else None, dw, db

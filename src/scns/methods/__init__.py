@@ -19,7 +19,7 @@ from scns import functional, plugins, projection
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features, Shapes
 from scns.functional.inputs import check_positive
-from scns.memory import unit_rows
+from scns.memory import FeatureTable, unit_rows
 from scns.world import World
 
 
@@ -153,6 +153,16 @@ class Head(nn.Module):
             return projection.unit(embedding, self.linear)
         with torch.autocast(embedding.device.type, enabled=False):
             return unit_rows(self.linear(embedding.to(self.linear.weight.dtype)))
+
+    @torch.no_grad()
+    def write(self, table: FeatureTable, rows: Tensor, embedding: Tensor) -> None:
+        """Move the table's `rows`, none twice, towards what this head makes of their embeddings [batch, width]."""
+        alone = not table.part.divided and rows.shape == embedding.shape[:1]
+        if alone and projection.fits(embedding, self.linear) and table.features.shape[1] == self.linear.out_features:
+            filled = None if table.full else table.filled
+            projection.move(embedding, self.linear, rows, table.features, filled, table.momentum)
+        else:
+            table.update(rows, self(embedding), distinct=True)
 
 
 def names() -> list[str]:
