@@ -65,7 +65,8 @@ ENDS: dict[str, tuple[dict[str, Any], int]] = {
     "killed in an epoch": ({"how": "kill", "steps": 6}, -9),
     "killed right after a checkpoint": ({"how": "kill", "steps": STEPS + 1}, -9),
     "killed while a checkpoint is written": ({"how": "writing", "file": "last.safetensors", "count": 3}, -9),
-    "killed between checkpoint and log": ({"how": "writing", "file": "log.jsonl", "count": 2}, -9),
+    "killed between log and checkpoint": ({"how": "writing", "file": "last.safetensors", "count": 2}, -9),
+    "killed between checkpoint and state": ({"how": "writing", "file": "state.json", "count": 2}, -9),
     "killed before its result": ({"how": "writing", "file": "result.json", "count": 1}, -9),
     "interrupted in an epoch": ({"how": "int", "steps": 2}, 130),
     "interrupted at the last step of an epoch": ({"how": "int", "steps": STEPS}, 130),
@@ -117,6 +118,21 @@ def equal_logs(one: Path, other: Path) -> bool:
         for line in log:
             line.pop("seconds")
     return logs[0] == logs[1] and len(logs[0]) > 0
+
+
+def test_the_log_can_be_watched_between_checkpoints(tmp_path: Path) -> None:
+    seen = []
+
+    class Reading(Watch):
+        def epoch(self, run: Run, line: dict[str, Any]) -> None:
+            seen.append(len((run.folder.path / "log.jsonl").read_text().splitlines()))
+
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "recipe.json").write_text(json.dumps(recipe("ce", epochs=3, checkpoint_every=3).as_dict()))
+    (out / "log.jsonl").write_text('{"epoch": 1}\n')  # of a run that was begun anew, its checkpoint removed
+    fit(recipe("ce", epochs=3, checkpoint_every=3), out, watch=Reading())
+    assert seen == [1, 2, 3]
 
 
 def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(ended: dict) -> None:

@@ -145,9 +145,20 @@ class Folder:
             raise InputError(f"'{path}' is cut short or of another kind ({error}); remove it to start over.") from None
 
     def log(self, lines: list[dict[str, Any]]) -> None:
-        """Write all lines of the log; short, so always whole."""
+        """Write the log anew with these lines: those after a checkpoint happen again."""
         with atomic(self.path / "log.jsonl") as temporary:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def note(self, line: dict[str, Any]) -> None:
+        """Add a line to the log, in one piece, so that it can be watched while the run goes on."""
+        try:
+            with open(self.path / "log.jsonl", "ab", buffering=0) as file:
+                file.write((json.dumps(line) + "\n").encode())
+        except OSError as error:
+            raise InputError(
+                f"The log in '{self.path}' cannot be written ({error}); the last checkpoint is intact: free space there "
+                "and give the same command again."
+            ) from None
 
     def save_model(self, student: nn.Module, images: Images) -> None:
         """Write the student alone, with what its user must know of the images it was trained on."""

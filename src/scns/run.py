@@ -213,12 +213,8 @@ class Run:
                 )
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
         known = {**progress, "names": self.member.names, "history": self.history}
-        self.world.together(partial(self._write, self.tensors(), known))
+        self.world.together(partial(self.folder.save, self.tensors(), known))
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
-
-    def _write(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
-        self.folder.save(tensors, progress)
-        self.folder.log(self.history)
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if it has one."""
@@ -288,6 +284,7 @@ class Run:
         self.seconds += seconds
         line["seconds"] = round(self.seconds, 3)
         self.history.append(line)
+        self.world.together(partial(self.folder.note, line))
         return line
 
     def finish(self) -> None:

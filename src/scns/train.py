@@ -197,6 +197,7 @@ def _train(runs: list[Run], stopping: Callable[[], int], watch: Watch) -> None:
     if any(run.recipe.graph and run.device.type == "cuda" and not run.graph for run in waiting):
         watch.note("Several ranks share a GPU: messages pass by gloo, and steps are not captured.")
     for run in waiting:
+        run.world.together(partial(run.folder.log, run.history))
         watch.start(run)
     # A first checkpoint shows that the folder can be written; a run killed before its result only lacks that.
     packs = _still_training(packs, watch)

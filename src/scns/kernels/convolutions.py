@@ -64,6 +64,65 @@ def _convolve(
 
 
 @triton.jit
+def _row_taken(x, image, row, first, inside, H: constexpr, W: constexpr, C: constexpr, K: constexpr):
+    """[pairs, K]: K / C pixels of a row of the image from `first` on; zero outside of it."""
+    k = tl.arange(0, K)
+    column = first[:, None] + (k // C)[None, :]
+    inside = (inside & (row >= 0) & (row < H))[:, None] & (column >= 0) & (column < W)
+    return tl.load(x + (((image * H + row) * W + first) * C)[:, None] + k[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _convolve_pairs(
+    x, w, y, sums, pairs, H: constexpr, W: constexpr, CI: constexpr, CO: constexpr, BACK: constexpr, SUMS: constexpr,
+    ROWS: constexpr,
+):  # fmt: skip
+    """`_convolve` of 3 x 3 taps for `ROWS` pairs of pixels that lie side by side: 3 x 4 pixels are read, not 2 x 3 x 3.
+
+    A pair's products with the weights of a row of taps are one with a matrix [4 CI, 2 CO] that has them twice.
+    """
+    part = tl.program_id(0)
+    m, n, k = part * ROWS + tl.arange(0, ROWS), tl.arange(0, 2 * CO), tl.arange(0, 4 * CI)
+    inside = m < pairs
+    image, top, left = m // (H * (W // 2)), m // (W // 2) % H - 1, m % (W // 2) * 2 - 1
+    tap = (k // CI)[:, None] - (n // CO)[None, :]
+    total = tl.zeros((ROWS, 2 * CO), dtype=tl.float32)
+    for step in range(0, 3):
+        tile = _row_taken(x, image, top + step, left, inside, H, W, CI, 4 * CI)
+        if BACK:
+            place = ((k % CI)[:, None] * 9 + 8 - (step * 3 + tap)) * CO + (n % CO)[None, :]
+        else:
+            place = ((n % CO)[None, :] * 9 + step * 3 + tap) * CI + (k % CI)[:, None]
+        weights = tl.load(w + place, mask=(tap >= 0) & (tap < 3), other=0.0)
+        total = tl.dot(tile, weights.to(tile.dtype), total)
+    rounded = total.to(y.dtype.element_ty)
+    tl.store(y + m[:, None] * (2 * CO) + n[None, :], rounded, mask=inside[:, None] & (n >= 0)[None, :])
+    if SUMS:  # of what was stored; pairs beyond the last are zeros
+        again, c = rounded.to(tl.float32), tl.arange(0, CO)
+        tl.store(sums + part * (2 * CO) + c, tl.sum(tl.reshape(tl.sum(again, 0), (2, CO)), 0))
+        tl.store(sums + part * (2 * CO) + CO + c, tl.sum(tl.reshape(tl.sum(again * again, 0), (2, CO)), 0))
+
+
+@triton.jit
+def _by_weights_pairs(
+    x, g, parts, pairs, chunk, H: constexpr, W: constexpr, CI: constexpr, CO: constexpr, ROWS: constexpr
+):  # fmt: skip
+    """The gradient by the weights under a row of taps, of `chunk` pairs: a part for each pixel of a pair."""
+    part, step, n, k = tl.program_id(0), tl.program_id(1), tl.arange(0, 2 * CO), tl.arange(0, 4 * CI)
+    total = tl.zeros((4 * CI, 2 * CO), dtype=tl.float32)
+    for start in range(0, chunk, ROWS):
+        m = part * chunk + start + tl.arange(0, ROWS)
+        inside = m < pairs
+        image, row, left = m // (H * (W // 2)), m // (W // 2) % H - 1 + step, m % (W // 2) * 2 - 1
+        gradient = tl.load(g + m[:, None] * (2 * CO) + n[None, :], mask=inside[:, None] & (n >= 0)[None, :], other=0.0)
+        tile = _row_taken(x, image, row, left, inside, H, W, CI, 4 * CI)
+        total = tl.dot(tl.trans(tile), gradient, total)
+    tap, pixel = (k // CI)[:, None] - (n // CO)[None, :], 2 * part + (n // CO)[None, :]
+    place = pixel * (9 * CI * CO) + ((n % CO)[None, :] * 9 + step * 3 + tap) * CI + (k % CI)[:, None]
+    tl.store(parts + place, total, mask=(tap >= 0) & (tap < 3))
+
+
+@triton.jit
 def _back_by_two(
     g, w, dx, pixels, HO: constexpr, WO: constexpr, CI: constexpr, CO: constexpr, SIDE: constexpr, ROWS: constexpr
 ):  # fmt: skip
@@ -159,20 +218,35 @@ def _shapes(x: Tensor, y: Tensor, side: int, stride: int) -> dict[str, Any]:
 
 # channels -> pixels at a time, warps, stages: of those tried, good for one student alone and for many that share a GPU
 _TILES = {16: (128, 4, 1), 32: (128, 4, 1), 64: (64, 4, 4)}
+_PAIRS, _PAIRED = (128, 4, 1), {16, 32}  # the same of pairs of pixels, and the channels that they are for
+
+
+def _paired(x: Tensor, w: Tensor, stride: int) -> bool:
+    """Whether two neighbours are computed at once: where what they share is worth more than products with zeros."""
+    return w.shape[2] == 3 and stride == 1 and x.shape[3] % 2 == 0 and {*w.shape[:2]} <= _PAIRED
 
 
 def convolve(x: Tensor, w: Tensor, y: Tensor, stride: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Write the convolution to y; of each channel of it (mean, 1 / sqrt(variance + eps), unbiased variance)."""
-    pixels, side = y.shape[0] * y.shape[2] * y.shape[3], w.shape[2]
-    taps = side * side if x.shape[1] < 16 else 1  # a product needs 16 numbers to sum over
-    rows, warps, stages = _TILES[y.shape[1]] if taps == 1 else (128, 4, 4)
-    count, outputs = triton.cdiv(pixels, rows), y.shape[1]
+    pixels, (outputs, inputs, side) = y.numel() // y.shape[1], w.shape[:3]
+    taps = side * side if inputs < 16 else 1  # a product needs 16 numbers to sum over
+    paired = _paired(x, w, stride)
+    if paired:
+        rows, warps, stages = _PAIRS
+        count = triton.cdiv(pixels // 2, rows)
+    else:
+        rows, warps, stages = _TILES[outputs] if taps == 1 else (128, 4, 4)
+        count = triton.cdiv(pixels, rows)
     sums = torch.empty(count, 2, outputs, device=x.device)
     mean, inverse, var = (torch.empty(outputs, device=x.device) for _ in range(3))
-    _convolve[(count,)](
-        x, w, y, sums, pixels, **_shapes(x, y, side, stride), BACK=0, SUMS=1, TAPS=taps,
-        K=triton.next_power_of_2(taps * x.shape[1]), ROWS=rows, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+    if paired:
+        sizes = dict(H=x.shape[2], W=x.shape[3], CI=inputs, CO=outputs, BACK=0, SUMS=1, ROWS=rows)
+        _convolve_pairs[(count,)](x, w, y, sums, pixels // 2, **sizes, num_warps=warps, num_stages=stages)
+    else:
+        _convolve[(count,)](
+            x, w, y, sums, pixels, **_shapes(x, y, side, stride), BACK=0, SUMS=1, TAPS=taps,
+            K=triton.next_power_of_2(taps * inputs), ROWS=rows, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
     sizes = dict(CO=outputs, WIDE=16, DEEP=512)
     _statistics[(outputs // 16,)](sums, mean, inverse, var, count, pixels, eps, **sizes, num_warps=8)
     return mean, inverse, var
@@ -187,6 +261,12 @@ def by_inputs(g: Tensor, w: Tensor, dx: Tensor, stride: int) -> None:
         sizes = dict(HO=g.shape[2], WO=g.shape[3], CI=inputs, CO=outputs, SIDE=side, ROWS=rows)
         _back_by_two[(triton.cdiv(pixels, rows),)](g, w, dx, pixels, **sizes, num_warps=4)
         return
+    if _paired(g, w, stride):
+        rows, warps, stages = _PAIRS
+        sizes = dict(H=g.shape[2], W=g.shape[3], CI=outputs, CO=inputs, BACK=1, SUMS=0, ROWS=rows)
+        grid = (triton.cdiv(pixels // 2, rows),)
+        _convolve_pairs[grid](g, w, dx, dx, pixels // 2, **sizes, num_warps=warps, num_stages=stages)
+        return
     rows, warps, stages = _TILES[max(inputs, outputs)]
     _convolve[(triton.cdiv(pixels, rows),)](
         g, w, dx, dx, pixels, **_shapes(g, dx, side, 1), BACK=1, SUMS=0, TAPS=1, K=outputs, ROWS=rows,
@@ -196,17 +276,25 @@ def by_inputs(g: Tensor, w: Tensor, dx: Tensor, stride: int) -> None:
 
 def by_weights(g: Tensor, x: Tensor, dw: Tensor, stride: int) -> None:
     """Write the gradient by the weights to dw."""
-    inputs, side = dw.shape[1:3]
-    taps = side * side if inputs < 16 else side if inputs < 64 else 1
-    rows, groups = 64, side * side // taps
+    outputs, inputs, side = dw.shape[:3]
     pixels = g.shape[0] * g.shape[2] * g.shape[3]
-    # Programs for each of a hundred or more processors: three, but one where their parts are large to write and add.
-    chunk = rows * triton.cdiv(pixels, rows * max(1, (396 if inputs <= 16 else 132) // groups))
-    count = triton.cdiv(pixels, chunk)
-    parts = torch.empty(count, dw.numel(), device=dw.device)
-    _by_weights[(count, groups)](
-        x, g, parts, pixels, chunk, **_shapes(x, g, side, stride), TAPS=taps, K=triton.next_power_of_2(taps * inputs),
-        ROWS=rows, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    deep = min(128, triton.next_power_of_2(count))  # all parts in one go, where registers hold them
-    _total[(triton.cdiv(dw.numel(), 32),)](parts, dw, count, SIZE=dw.numel(), WIDE=32, DEEP=deep, num_warps=4)
+    if _paired(x, dw, stride):
+        rows = 128 if inputs == 16 else 64
+        chunk = rows * triton.cdiv(pixels // 2, rows * 44)
+        count = triton.cdiv(pixels // 2, chunk)
+        parts = torch.empty(2 * count, dw.numel(), device=dw.device)
+        sizes = dict(H=x.shape[2], W=x.shape[3], CI=inputs, CO=outputs, ROWS=rows)
+        _by_weights_pairs[(count, 3)](x, g, parts, pixels // 2, chunk, **sizes, num_warps=4, num_stages=3)
+    else:
+        taps = side * side if inputs < 16 else side if inputs < 64 else 1
+        rows, groups = 64, side * side // taps
+        # Programs for each of a hundred or more processors: three, or one where their parts are large to write and add.
+        chunk = rows * triton.cdiv(pixels, rows * max(1, (396 if inputs <= 16 else 132) // groups))
+        count = triton.cdiv(pixels, chunk)
+        parts = torch.empty(count, dw.numel(), device=dw.device)
+        _by_weights[(count, groups)](
+            x, g, parts, pixels, chunk, **_shapes(x, g, side, stride), TAPS=taps,
+            K=triton.next_power_of_2(taps * inputs), ROWS=rows, num_warps=4, num_stages=3,
+        )  # fmt: skip
+    deep = min(128, triton.next_power_of_2(len(parts)))  # all parts in one go, where registers hold them
+    _total[(triton.cdiv(dw.numel(), 32),)](parts, dw, len(parts), SIZE=dw.numel(), WIDE=32, DEEP=deep, num_warps=4)
