@@ -7,7 +7,8 @@ Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; 
 over all negatives ("all") and from as many uniform ones, over the seeds that both have; the p-value of the latter, by
 Holm's correction for all comparisons of one number; in which epoch 60, 65 and 68 % were first reached, on average over
 seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
-the same accuracy, read off their curve (points of three seeds and more).
+the same accuracy, read off their curve. All but means are for points of three seeds and more. The figure has every
+point: its intervals are by the spread of seeds pooled over all points, as if that were the same for all.
 """
 
 import argparse
@@ -22,9 +23,10 @@ from typing import Any, NamedTuple
 
 import matplotlib
 
-from scns.claims import interval
+from scns.claims import interval, quantile
 
 MARKS = (60, 65, 68)  # %, of the early curves
+LEAST = 3  # seeds: two have an interval of 13 standard errors
 COLOURS = {
     "uniform": "#9e9e9e", "uniform-corrected": "#424242", "class": "#c49a00", "instance": "#d95f02",
     "mixed-corrected": "#a6761d", "soft": "#66a61e", "soft-200": "#a6d854", "own": "#1f6fb4", "own-200": "#80b1d3",
@@ -87,7 +89,7 @@ def differences(runs: dict[int, Ended], reference: dict[int, Ended]) -> list[flo
 def difference(runs: dict[int, Ended], reference: dict[int, Ended]) -> str:
     """The paired difference from the reference, with its 95 % interval."""
     both = differences(runs, reference)
-    if len(both) < 2:
+    if len(both) < LEAST:
         return "-"
     found = interval(both)
     return f"{found.mean:+.2f} +- {found.high - found.mean:.2f}"
@@ -136,12 +138,12 @@ def table(runs: dict[Point, dict[int, Ended]], against: str = "uniform") -> list
     corrected: dict[Point, float] = {}
     for number in {point.number for point in runs if point.number}:
         pairs = {p: differences(runs[p], baseline(p)) for p in runs if p.number == number and p.kind != against}
-        corrected |= holm({point: p_value(both) for point, both in pairs.items() if len(both) > 1})
+        corrected |= holm({point: p_value(both) for point, both in pairs.items() if len(both) >= LEAST})
     reference = runs.get(Point("all", 0), {})
     uniform = [
         (point.number, mean(run.test for run in each.values()))
         for point, each in runs.items()
-        if point.kind == "uniform-corrected" and len(each) >= 3
+        if point.kind == "uniform-corrected" and len(each) >= LEAST
     ]
     heads = [
         "negatives",
@@ -156,7 +158,7 @@ def table(runs: dict[Point, dict[int, Ended]], against: str = "uniform") -> list
     rows = [[*heads, "spread of log sum", "worth in corrected uniform"]]
     for point, each in runs.items():
         found = interval([run.test for run in each.values()])
-        half = f" +- {found.high - found.mean:.2f}" if len(each) > 1 else ""
+        half = f" +- {found.high - found.mean:.2f}" if len(each) >= LEAST else ""
         spreads = [run.spread for run in each.values()]
         rows.append([
             point.kind, str(point.number or ""), f"{found.mean:.2f}{half}", str(len(each)),
@@ -170,15 +172,23 @@ def table(runs: dict[Point, dict[int, Ended]], against: str = "uniform") -> list
     return ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
+def pooled(runs: dict[Point, dict[int, Ended]]) -> tuple[float, int]:
+    """(standard deviation of a run's accuracy within its point, degrees of freedom), of all points together."""
+    several = [[run.test for run in each.values()] for each in runs.values() if len(each) > 1]
+    freedom = sum(len(each) - 1 for each in several)
+    return math.sqrt(sum(stdev(each) ** 2 * (len(each) - 1) for each in several) / freedom), freedom
+
+
 def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: Path) -> None:
     """Accuracy and error of the denominator against the number of negatives; accuracy against time, where measured.
 
-    Points of one seed are left out. Kinds stand a little beside each other, so that intervals can be told apart.
+    Points of fewer than three seeds are hollow. Kinds stand a little beside each other, so that intervals can be told
+    apart.
     """
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    runs = {point: each for point, each in runs.items() if len(each) > 1}
+    deviation, freedom = pooled(runs)
     numbers = sorted({point.number for point in runs if point.number})
     kinds = [kind for kind in COLOURS if any(point.kind == kind for point in runs)]  # changed settings: in the table
     figure, panels = plt.subplots(1, 3 if times else 2, figsize=(16 if times else 12, 5), layout="constrained")
@@ -189,23 +199,30 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
             left.axhline(value, color="black", linestyle=line, linewidth=1, label=kind)
     for place, kind in enumerate(kinds):
         points = [point for point in runs if point.kind == kind]
-        found = [interval([run.test for run in runs[point].values()]) for point in points]
+        means = [mean(run.test for run in runs[point].values()) for point in points]
+        halves = [quantile(freedom) * deviation / math.sqrt(len(runs[point])) for point in points]
         aside = [point.number * 1.06 ** (place - (len(kinds) - 1) / 2) for point in points]
         style: dict[str, Any] = {"color": COLOURS[kind], "marker": "o", "markersize": 5, "linewidth": 1.2}
-        halves = [each.high - each.mean for each in found]
-        left.errorbar(aside, [each.mean for each in found], halves, capsize=3, label=kind, **style)
+        left.errorbar(aside, means, halves, elinewidth=0.7, label=kind, **style)
+        few = [i for i, point in enumerate(points) if len(runs[point]) < LEAST]
+        left.plot(
+            [aside[i] for i in few], [means[i] for i in few], "o", markersize=4, color="white",
+            markeredgecolor=COLOURS[kind], zorder=3,
+        )  # fmt: skip
         right.plot(aside, [mean(run.spread for run in runs[point].values()) for point in points], **style)
         names = [f"{kind}-{point.number}" for point in points]
-        timed = [(times[name], each.mean) for name, each in zip(names, found, strict=True) if name in times]
+        timed = [(times[name], each) for name, each in zip(names, means, strict=True) if name in times]
         if timed:
             panels[2].plot(*zip(*timed, strict=True), **style)
-    left.set(ylabel="test accuracy, %  (95 % intervals)")
+    left.set(ylabel="test accuracy, %")
+    left.set_title("95 % intervals; hollow: one seed or two", fontsize=9)
     right.set(yscale="log", ylabel="spread of the estimated log sum")
     for panel in (left, right):
         panel.set(xscale="log", xlabel="negatives of each anchor", xlim=(numbers[0] / 2, numbers[-1] * 2))
         panel.set_xticks(numbers, [f"{number:,}" for number in numbers])
         panel.minorticks_off()
-    right.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
+    marks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
+    right.set_yticks(marks, [f"{mark:g}" for mark in marks])
     if times:
         panels[2].set(xlabel="seconds an epoch, one student alone", ylabel="test accuracy, %")
         for kind in LINES:
@@ -232,8 +249,8 @@ def main() -> None:
         parser.error(f"--against '{given.against}' has no finished run in '{given.folder}'.")
     print(*table(runs, given.against), sep="\n")
     times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
-    if given.picture and not any(point.number and len(each) > 1 for point, each in runs.items()):
-        parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two.")
+    if given.picture and not any(len(each) > 1 for each in runs.values()):
+        parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two of some.")
     if given.picture:
         draw(runs, times, given.picture)
 

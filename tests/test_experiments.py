@@ -42,39 +42,39 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     few = tmp_path / "few"
     ended(few, "own-200-16-0", 67.0, [59.0, 61.0, 67.0], 0.25)
     ended(few, "own-200-16-1", 69.0, [61.0, 66.0, 69.0], 0.75)
+    ended(few, "own-200-16-2", 68.0, [60.0, 65.0, 68.0], 0.5)
     ended(few, "all-0", 68.0)
     ended(few, "all-1", 68.5)
+    ended(few, "all-2", 68.0)
     ended(few, "own+tau-0.05-16-0", 60.0)
     for number, test in {4: 66.0, 16: 67.0, 64: 69.0}.items():
         for seed in range(3):
             ended(few, f"uniform-corrected-{number}-{seed}", test)
     ended(few, "uniform-16-0", 65.0)
     ended(few, "uniform-16-1", 67.0)
+    ended(few, "uniform-16-2", 66.0)
     (few / "times.jsonl").write_text(json.dumps({"point": "own-200-16", "epoch_s": 0.5}) + "\n")
     run(monkeypatch, few, "--picture", tmp_path / "few.png", script=FIGURE)
     told = [[word.strip() for word in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
-    # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 12.71 with two seeds
-    own = [
-        "own-200",
-        "16",
-        "68.00 +- 12.71",
-        "2",
-        "-0.25 +- 9.53",
-        "+2.00 +- 0.00",
-        "0.000",
-        "3.0",
-        "5.0",
-        "-",
-        "0.50",
-        "32",
-    ]
-    assert own in told and ["all", "", "68.25 +- 3.18", "2", "", "-", "", "-", "-", "-", "", ""] in told
+    # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 4.303 with three seeds
+    own = ["own-200", "16", "68.00 +- 2.48", "3", "-0.17 +- 1.90", "+2.00 +- 0.00", "0.000", "2.7", "4.7", "-", "0.50"]
+    assert [*own, "32"] in told and ["all", "", "68.17 +- 0.72", "3", "", "-", "", "-", "-", "-", "", ""] in told
     assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "", "-", "-", "-", "", "<= 4"] in told and len(told) == 9
     assert (tmp_path / "few.png").stat().st_size > 5000
     run(monkeypatch, few, "--against", "all", script=FIGURE)
-    assert "| 68.00 +- 12.71 | 2 | -0.25 +- 9.53 | -0.25 +- 9.53 | 0.795 |" in capsys.readouterr().out
+    assert "| 68.00 +- 2.48 | 3 | -0.17 +- 1.90 | -0.17 +- 1.90 |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, few, "--against", "soft", script=FIGURE)
+
+
+def test_two_seeds_have_no_interval_of_their_own(tmp_path: Path) -> None:
+    parts = runpy.run_path(str(FIGURE))
+    for seed, (own, uniform) in enumerate([(67.0, 66.0), (68.0, 66.5)]):
+        ended(tmp_path, f"own-16-{seed}", own)
+        ended(tmp_path, f"uniform-16-{seed}", uniform)
+    found = parts["read"](tmp_path)
+    assert "| own | 16 | 67.50 | 2 | - | - |  |" in parts["table"](found)[2]
+    assert parts["pooled"](found) == pytest.approx((math.sqrt((0.5 + 0.125) / 2), 2))
 
 
 def test_p_values_of_several_comparisons() -> None:

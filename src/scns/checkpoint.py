@@ -156,8 +156,8 @@ class Folder:
                 file.write((json.dumps(line) + "\n").encode())
         except OSError as error:
             raise InputError(
-                f"The log in '{self.path}' cannot be written ({error}); the last checkpoint is intact: free space there "
-                "and give the same command again."
+                f"The log in '{self.path}' cannot be written ({error}); the last checkpoint is intact: free space "
+                "there and give the same command again."
             ) from None
 
     def save_model(self, student: nn.Module, images: Images) -> None:
