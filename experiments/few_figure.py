@@ -7,8 +7,9 @@ Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; 
 over all negatives ("all") and from as many uniform ones, over the seeds that both have; the p-value of the latter, by
 Holm's correction for all comparisons of one number; in which epoch 60, 65 and 68 % were first reached, on average over
 seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
-the same accuracy, read off their curve. All but means are for points of three seeds and more. The figure has every
-point: its intervals are by the spread of seeds pooled over all points, as if that were the same for all.
+the same accuracy, read off their curve. All but means are for points of three seeds and more. Then the means alone by
+kind and number; then each kind against uniform negatives over all numbers. The figure has every point: its intervals
+are by the spread of seeds pooled over all points, as if that were the same for all.
 """
 
 import argparse
@@ -131,13 +132,13 @@ def worth(accuracy: float, uniform: list[tuple[int, float]]) -> str:
 
 def table(runs: dict[Point, dict[int, Ended]], against: str = "uniform") -> list[str]:
     """The rows of the Markdown table; a kind to pair with that has no number is paired with all."""
-
-    def baseline(point: Point) -> dict[int, Ended]:
-        return runs.get(Point(against, 0 if against in LINES else point.number), {})
-
     corrected: dict[Point, float] = {}
     for number in {point.number for point in runs if point.number}:
-        pairs = {p: differences(runs[p], baseline(p)) for p in runs if p.number == number and p.kind != against}
+        pairs = {
+            p: differences(runs[p], baseline(runs, p, against))
+            for p in runs
+            if p.number == number and p.kind != against
+        }
         corrected |= holm({point: p_value(both) for point, both in pairs.items() if len(both) >= LEAST})
     reference = runs.get(Point("all", 0), {})
     uniform = [
@@ -163,12 +164,45 @@ def table(runs: dict[Point, dict[int, Ended]], against: str = "uniform") -> list
         rows.append([
             point.kind, str(point.number or ""), f"{found.mean:.2f}{half}", str(len(each)),
             "" if point.kind == "all" else difference(each, reference),
-            "" if point.kind == against else difference(each, baseline(point)),
+            "" if point.kind == against else difference(each, baseline(runs, point, against)),
             f"{corrected[point]:.3f}" if point in corrected else "",
             *(reached(each, mark) for mark in MARKS),
             f"{mean(spreads):.2f}" if not math.isnan(sum(spreads)) else "",
             worth(found.mean, uniform) if point.number else "",
         ])  # fmt: skip
+    return markdown(rows)
+
+
+def grid(runs: dict[Point, dict[int, Ended]]) -> list[str]:
+    """Mean accuracy of each kind (rows) and number of negatives (columns), with how many seeds it is of."""
+    numbers = sorted({point.number for point in runs if point.number})
+    rows = [["negatives", *(f"M = {number:,}" for number in numbers)]]
+    for kind in dict.fromkeys(point.kind for point in runs if point.number):
+        found = [runs.get(Point(kind, number), {}) for number in numbers]
+        rows.append(
+            [kind, *(f"{mean(run.test for run in each.values()):.2f} ({len(each)})" if each else "" for each in found)]
+        )
+    return markdown(rows)
+
+
+def over_numbers(runs: dict[Point, dict[int, Ended]], against: str) -> list[str]:
+    """Each kind beside `against`, over all pairs of one number and one seed; p is the sign test's, two-sided."""
+    rows = [["negatives", f"pairs with {against}", "better in", "mean difference", "p of the signs"]]
+    for kind in dict.fromkeys(point.kind for point in runs if point.number and point.kind != against):
+        both = [each for p in runs if p.kind == kind for each in differences(runs[p], baseline(runs, p, against))]
+        better, worse = sum(each > 0 for each in both), sum(each < 0 for each in both)
+        if both:
+            tail = sum(math.comb(better + worse, i) for i in range(min(better, worse) + 1)) / 2 ** (better + worse)
+            rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", f"{min(1.0, 2 * tail):.3f}"])
+    return markdown(rows)
+
+
+def baseline(runs: dict[Point, dict[int, Ended]], point: Point, against: str) -> dict[int, Ended]:
+    """What a point is paired with: that kind with as many negatives, or without a number where it has none."""
+    return runs.get(Point(against, 0 if against in LINES else point.number), {})
+
+
+def markdown(rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
@@ -247,7 +281,7 @@ def main() -> None:
         parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
     if given.against not in {point.kind for point in runs}:
         parser.error(f"--against '{given.against}' has no finished run in '{given.folder}'.")
-    print(*table(runs, given.against), sep="\n")
+    print(*table(runs, given.against), "", *grid(runs), "", *over_numbers(runs, given.against), sep="\n")
     times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
     if given.picture and not any(len(each) > 1 for each in runs.values()):
         parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two of some.")

@@ -55,11 +55,20 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     ended(few, "uniform-16-2", 66.0)
     (few / "times.jsonl").write_text(json.dumps({"point": "own-200-16", "epoch_s": 0.5}) + "\n")
     run(monkeypatch, few, "--picture", tmp_path / "few.png", script=FIGURE)
-    told = [[word.strip() for word in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
+    tables = [
+        [[word.strip() for word in line.strip("|").split("|")] for line in part.splitlines()]
+        for part in capsys.readouterr().out.split("\n\n")
+    ]
+    told = tables[0]
     # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 4.303 with three seeds
     own = ["own-200", "16", "68.00 +- 2.48", "3", "-0.17 +- 1.90", "+2.00 +- 0.00", "0.000", "2.7", "4.7", "-", "0.50"]
     assert [*own, "32"] in told and ["all", "", "68.17 +- 0.72", "3", "", "-", "", "-", "-", "-", "", ""] in told
     assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "", "-", "-", "-", "", "<= 4"] in told and len(told) == 9
+    assert ["uniform-corrected", "66.00 (3)", "67.00 (3)", "69.00 (3)"] in tables[1]
+    assert ["own-200", "", "68.00 (3)", ""] in tables[1]
+    # three pairs that agree: two of eight ways to do so
+    assert ["own-200", "3", "3", "+2.00", "0.250"] in tables[2]
+    assert ["uniform-corrected", "3", "2", "+1.00", "0.500"] in tables[2]  # the third pair is equal
     assert (tmp_path / "few.png").stat().st_size > 5000
     run(monkeypatch, few, "--against", "all", script=FIGURE)
     assert "| 68.00 +- 2.48 | 3 | -0.17 +- 1.90 | -0.17 +- 1.90 |" in capsys.readouterr().out
