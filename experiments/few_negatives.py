@@ -127,7 +127,10 @@ def levers(kind: str, patterns: str) -> list[str]:
 
 
 def measure(listed: list[Job], steps: int, out: Path) -> None:
-    """Time `steps` steps of every job alone, without the look ahead of the teacher, and write times.jsonl."""
+    """Time `steps` steps of every job alone, and its draws for an epoch, and write seconds an epoch to times.jsonl.
+
+    The teacher's look at the epoch's views is left out: it is the same for all.
+    """
     shelf = Shelf()
     out.mkdir(parents=True, exist_ok=True)
     for job in listed:
@@ -141,8 +144,18 @@ def measure(listed: list[Job], steps: int, out: Path) -> None:
             done = sum(1 for _ in zip(range(steps), stepping, strict=False))
             _wait(run.device)
             seconds = (time.perf_counter() - start) / done * len(run.data.train) / job.recipe.batch
+            for epoch in (2, 3):  # the second is what an epoch takes
+                start = time.perf_counter()
+                run.method.begin_epoch(epoch, fresh=True)
+                _wait(run.device)
+                drawn = time.perf_counter() - start
         point = job.out.name.rpartition("-")[0]
-        told = {"point": point, "epoch_s": round(seconds, 4), "precision": job.recipe.precision}
+        told = {
+            "point": point,
+            "epoch_s": round(seconds + drawn, 4),
+            "draws_s": round(drawn, 4),
+            "precision": job.recipe.precision,
+        }
         print(json.dumps(told), flush=True)
         with open(out / "times.jsonl", "a") as file:
             file.write(json.dumps(told) + "\n")
