@@ -7,9 +7,10 @@ Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; 
 over all negatives ("all") and from as many uniform ones, over the seeds that both have; the p-value of the latter, by
 Holm's correction for all comparisons of one number; in which epoch 60, 65 and 68 % were first reached, on average over
 seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
-the same accuracy, read off their curve. All but means are for points of three seeds and more. Then the means alone by
-kind and number; then each kind against uniform negatives over all numbers. The figure has every point: its intervals
-are by the spread of seeds pooled over all points, as if that were the same for all.
+the same accuracy, read off their curve. Intervals and differences are for points of three seeds and more. Then the
+means alone by kind and number; then each kind against uniform negatives over all numbers and seeds. The figure has
+every point: its intervals are by the spread of seeds pooled over all points of several, as if that were the same for
+all.
 """
 
 import argparse
@@ -29,8 +30,8 @@ from scns.claims import interval, quantile
 MARKS = (60, 65, 68)  # %, of the early curves
 LEAST = 3  # seeds: two have an interval of 13 standard errors
 COLOURS = {
-    "uniform": "#9e9e9e", "uniform-corrected": "#424242", "class": "#c49a00", "instance": "#d95f02",
-    "mixed-corrected": "#a6761d", "soft": "#66a61e", "soft-200": "#a6d854", "own": "#1f6fb4", "own-200": "#80b1d3",
+    "uniform": "#9e9e9e", "uniform-corrected": "#424242", "class": "#7b3294", "instance": "#d95f02",
+    "mixed-corrected": "#e78ac3", "soft": "#66a61e", "soft-200": "#a6d854", "own": "#1f6fb4", "own-200": "#80b1d3",
 }  # fmt: skip
 LINES = {"all": "-", "kld": "--", "ce": ":"}
 
@@ -108,12 +109,12 @@ def p_value(values: list[float]) -> float:
     return max(0.0, 1 - 2 * t / 3000 * (heights[0] + inner + heights[-1]))
 
 
-def holm(p: dict[Point, float]) -> dict[Point, float]:
+def holm(p: dict[Any, float]) -> dict[Any, float]:
     """p-values corrected for how many they are: the smallest times all of them, the next times one fewer, ..."""
     corrected, least = {}, 0.0
-    for place, point in enumerate(sorted(p, key=lambda point: p[point])):
-        least = max(least, min(1.0, p[point] * (len(p) - place)))
-        corrected[point] = least
+    for place, name in enumerate(sorted(p, key=lambda name: p[name])):
+        least = max(least, min(1.0, p[name] * (len(p) - place)))
+        corrected[name] = least
     return corrected
 
 
@@ -165,7 +166,7 @@ def table(runs: dict[Point, dict[int, Ended]], against: str = "uniform") -> list
             point.kind, str(point.number or ""), f"{found.mean:.2f}{half}", str(len(each)),
             "" if point.kind == "all" else difference(each, reference),
             "" if point.kind == against else difference(each, baseline(runs, point, against)),
-            f"{corrected[point]:.3f}" if point in corrected else "",
+            shown(corrected[point]) if point in corrected else "",
             *(reached(each, mark) for mark in MARKS),
             f"{mean(spreads):.2f}" if not math.isnan(sum(spreads)) else "",
             worth(found.mean, uniform) if point.number else "",
@@ -186,15 +187,32 @@ def grid(runs: dict[Point, dict[int, Ended]]) -> list[str]:
 
 
 def over_numbers(runs: dict[Point, dict[int, Ended]], against: str) -> list[str]:
-    """Each kind beside `against`, over all pairs of one number and one seed; p is the sign test's, two-sided."""
-    rows = [["negatives", f"pairs with {against}", "better in", "mean difference", "p of the signs"]]
+    """Each kind beside `against`, over all pairs of one number and one seed; p is the sign test's, by Holm corrected.
+
+    That takes pairs as independent; those of one seed are not quite.
+    """
+    found: dict[str, list[float]] = {}
     for kind in dict.fromkeys(point.kind for point in runs if point.number and point.kind != against):
         both = [each for p in runs if p.kind == kind for each in differences(runs[p], baseline(runs, p, against))]
-        better, worse = sum(each > 0 for each in both), sum(each < 0 for each in both)
         if both:
-            tail = sum(math.comb(better + worse, i) for i in range(min(better, worse) + 1)) / 2 ** (better + worse)
-            rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", f"{min(1.0, 2 * tail):.3f}"])
+            found[kind] = both
+    corrected = holm({kind: sign_test(both) for kind, both in found.items()})
+    rows = [["negatives", f"pairs with {against}", "better in", "mean difference", "p of the signs"]]
+    for kind, both in found.items():
+        better = sum(each > 0 for each in both)
+        rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", shown(corrected[kind])])
     return markdown(rows)
+
+
+def sign_test(values: list[float]) -> float:
+    """Two-sided, for as many below 0 as above; zeros are left out."""
+    better, worse = sum(each > 0 for each in values), sum(each < 0 for each in values)
+    tail = sum(math.comb(better + worse, i) for i in range(min(better, worse) + 1)) / 2 ** (better + worse)
+    return min(1.0, 2 * tail)
+
+
+def shown(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def baseline(runs: dict[Point, dict[int, Ended]], point: Point, against: str) -> dict[int, Ended]:
@@ -229,8 +247,10 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
     left, right = panels[0], panels[1]
     for kind, line in LINES.items():
         if Point(kind, 0) in runs:
-            value = mean(run.test for run in runs[Point(kind, 0)].values())
-            left.axhline(value, color="black", linestyle=line, linewidth=1, label=kind)
+            ended = [run.test for run in runs[Point(kind, 0)].values()]
+            half = quantile(freedom) * deviation / math.sqrt(len(ended))
+            left.axhspan(mean(ended) - half, mean(ended) + half, color="black", alpha=0.06, linewidth=0)
+            left.axhline(mean(ended), color="black", linestyle=line, linewidth=1, label=kind)
     for place, kind in enumerate(kinds):
         points = [point for point in runs if point.kind == kind]
         means = [mean(run.test for run in runs[point].values()) for point in points]
@@ -238,24 +258,25 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
         aside = [point.number * 1.06 ** (place - (len(kinds) - 1) / 2) for point in points]
         style: dict[str, Any] = {"color": COLOURS[kind], "marker": "o", "markersize": 5, "linewidth": 1.2}
         left.errorbar(aside, means, halves, elinewidth=0.7, label=kind, **style)
+        spreads = [mean(run.spread for run in runs[point].values()) for point in points]
+        right.plot(aside, spreads, **style)
         few = [i for i, point in enumerate(points) if len(runs[point]) < LEAST]
-        left.plot(
-            [aside[i] for i in few], [means[i] for i in few], "o", markersize=4, color="white",
-            markeredgecolor=COLOURS[kind], zorder=3,
-        )  # fmt: skip
-        right.plot(aside, [mean(run.spread for run in runs[point].values()) for point in points], **style)
+        hollow: dict[str, Any] = {"markersize": 4, "color": "white", "markeredgecolor": COLOURS[kind], "zorder": 3}
+        for panel, values in ((left, means), (right, spreads)):
+            panel.plot([aside[i] for i in few], [values[i] for i in few], "o", **hollow)
         names = [f"{kind}-{point.number}" for point in points]
         timed = [(times[name], each) for name, each in zip(names, means, strict=True) if name in times]
         if timed:
             panels[2].plot(*zip(*timed, strict=True), **style)
     left.set(ylabel="test accuracy, %")
-    left.set_title("95 % intervals; hollow: one seed or two", fontsize=9)
+    told = f"95 % intervals by the deviation of seeds pooled over all points, {deviation:.2f}"
+    left.set_title(f"{told}\nhollow: one seed or two", fontsize=9)
     right.set(yscale="log", ylabel="spread of the estimated log sum")
     for panel in (left, right):
         panel.set(xscale="log", xlabel="negatives of each anchor", xlim=(numbers[0] / 2, numbers[-1] * 2))
         panel.set_xticks(numbers, [f"{number:,}" for number in numbers])
         panel.minorticks_off()
-    marks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
+    marks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
     right.set_yticks(marks, [f"{mark:g}" for mark in marks])
     if times:
         panels[2].set(xlabel="seconds an epoch, one student alone", ylabel="test accuracy, %")
@@ -281,10 +302,10 @@ def main() -> None:
         parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
     if given.against not in {point.kind for point in runs}:
         parser.error(f"--against '{given.against}' has no finished run in '{given.folder}'.")
-    print(*table(runs, given.against), "", *grid(runs), "", *over_numbers(runs, given.against), sep="\n")
-    times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
     if given.picture and not any(len(each) > 1 for each in runs.values()):
         parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two of some.")
+    print(*table(runs, given.against), "", *grid(runs), "", *over_numbers(runs, given.against), sep="\n")
+    times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
     if given.picture:
         draw(runs, times, given.picture)
 

@@ -1,7 +1,9 @@
 """Run folders: whole or not at all, and refused with a sentence when they are something else."""
 
 import json
+import resource
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +35,23 @@ def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     found, progress = made.load()  # type: ignore[misc]
     assert all(torch.equal(found[name], value) for name, value in tensors.items()) and found.keys() == tensors.keys()
     assert progress == {"epoch": 3, "history": [{"ce": 0.1}]} == json.loads((made.path / "state.json").read_text())
+
+
+def test_a_line_that_the_disk_has_no_room_for_is_told(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.note({"epoch": 1})
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((made.path / "log.jsonl").stat().st_size + 5, most))  # 5 more bytes
+        with pytest.raises(InputError, match=r"The log in '.*run' cannot be written .*No space left"):
+            made.note({"epoch": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+        signal.signal(signal.SIGXFSZ, ignored)
+    made.log([{"epoch": 1}])  # what going on from the checkpoint does
+    made.note({"epoch": 2})
+    assert (made.path / "log.jsonl").read_text() == '{"epoch": 1}\n{"epoch": 2}\n'
 
 
 def test_the_folder_has_the_files_that_are_promised() -> None:

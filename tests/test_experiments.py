@@ -61,14 +61,26 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     ]
     told = tables[0]
     # 68 is half way, in logarithms, between 16 and 64 uniform ones; t = 4.303 with three seeds
-    own = ["own-200", "16", "68.00 +- 2.48", "3", "-0.17 +- 1.90", "+2.00 +- 0.00", "0.000", "2.7", "4.7", "-", "0.50"]
+    own = [
+        "own-200",
+        "16",
+        "68.00 +- 2.48",
+        "3",
+        "-0.17 +- 1.90",
+        "+2.00 +- 0.00",
+        "< 0.001",
+        "2.7",
+        "4.7",
+        "-",
+        "0.50",
+    ]
     assert [*own, "32"] in told and ["all", "", "68.17 +- 0.72", "3", "", "-", "", "-", "-", "-", "", ""] in told
     assert ["own+tau-0.05", "16", "60.00", "1", "-", "-", "", "-", "-", "-", "", "<= 4"] in told and len(told) == 9
     assert ["uniform-corrected", "66.00 (3)", "67.00 (3)", "69.00 (3)"] in tables[1]
     assert ["own-200", "", "68.00 (3)", ""] in tables[1]
     # three pairs that agree: two of eight ways to do so
-    assert ["own-200", "3", "3", "+2.00", "0.250"] in tables[2]
-    assert ["uniform-corrected", "3", "2", "+1.00", "0.500"] in tables[2]  # the third pair is equal
+    assert ["own-200", "3", "3", "+2.00", "0.750"] in tables[2]  # three times, for three kinds
+    assert ["uniform-corrected", "3", "2", "+1.00", "1.000"] in tables[2]  # the third pair is equal
     assert (tmp_path / "few.png").stat().st_size > 5000
     run(monkeypatch, few, "--against", "all", script=FIGURE)
     assert "| 68.00 +- 2.48 | 3 | -0.17 +- 1.90 | -0.17 +- 1.90 |" in capsys.readouterr().out
@@ -104,6 +116,11 @@ def test_a_folder_without_runs_is_told(
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, tmp_path, script=FIGURE)
     assert "has no finished runs; make them with experiments/few_negatives.py" in capsys.readouterr().err
+    ended(tmp_path, "uniform-16-0", 60.0)
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, tmp_path, "--picture", tmp_path / "few.png", script=FIGURE)
+    told = capsys.readouterr()
+    assert "has one seed of each point" in told.err and not told.out and not (tmp_path / "few.png").exists()
 
 
 def test_levers_change_one_setting_of_the_kinds_they_are_for(

@@ -178,6 +178,8 @@ def test_a_head_writes_to_a_table_what_update_does(full: bool) -> None:
         table.look()
     there, moved = copy.deepcopy(table).cuda(), copy.deepcopy(head).cuda()
     assert there.full == full
+    assert projection.fits(x.cuda(), moved.linear) and projection.moves(there.features, moved.linear)
+    assert not projection.moves(there.features.T, moved.linear) and not projection.moves(table.features, moved.linear)
     head.write(table, rows, x)
     moved.write(there, rows.cuda(), x.cuda())
     torch.testing.assert_close(there.features.cpu(), table.features)

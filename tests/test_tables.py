@@ -269,7 +269,7 @@ def test_hours() -> None:
     eight = plan(tables.select("t3", "ce", "resnet110-resnet20"), Path("o"), seeds=8)
     assert hours(eight, 8) == pytest.approx(8 * 200 * 0.99 / 3600)
     quick = [Job(replace(job.recipe, precision="bf16", compile="network"), job.out) for job in eight]
-    assert hours(quick, 8) == pytest.approx(8 * 200 * 0.20 / 3600)
+    assert hours(quick, 8) == pytest.approx(8 * 200 * 0.23 / 3600)
     kld = plan(tables.select("t3", "kld", "resnet110-resnet20"), Path("o"))
     teacher = (
         200 * 1.56 * models.flops(models.build("resnet110", 100), 32) / models.flops(models.build("resnet20", 100), 32)

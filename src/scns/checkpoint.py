@@ -1,5 +1,6 @@
 """Run folders: what a run leaves behind, and everything it needs to go on after being killed at any moment."""
 
+import errno
 import json
 import os
 import platform
@@ -150,10 +151,15 @@ class Folder:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def note(self, line: dict[str, Any]) -> None:
-        """Add a line to the log, in one piece, so that it can be watched while the run goes on."""
+        """Add a line to the log, in one piece, so that it can be watched while the run goes on.
+
+        A line that is lost with the machine, or cut short by a full disk, is written again from the checkpoint.
+        """
+        told = (json.dumps(line) + "\n").encode()
         try:
             with open(self.path / "log.jsonl", "ab", buffering=0) as file:
-                file.write((json.dumps(line) + "\n").encode())
+                if file.write(told) < len(told):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise InputError(
                 f"The log in '{self.path}' cannot be written ({error}); the last checkpoint is intact: free space "

@@ -23,8 +23,16 @@ def unit(x: Tensor, linear: nn.Linear) -> Tensor:
     return _Unit.apply(x, linear.weight, linear.bias)
 
 
+def moves(table: Tensor, linear: nn.Linear) -> bool:
+    """Whether `move` is for that table too: float32 rows of the head's width, one after another, on its device."""
+    known = table.dtype == torch.float32 and table.device == linear.weight.device and table.is_contiguous()
+    return known and table.shape[1] == linear.out_features
+
+
 def move(x: Tensor, linear: nn.Linear, rows: Tensor, table: Tensor, filled: Tensor | None, momentum: float) -> None:
     """Move `rows` int64 [batch], none twice, of a table [rows, dim] towards `unit(x, linear)`: `FeatureTable.update`.
+
+    Rows are not checked, which would wait for the device.
 
     `filled` bool [rows] says which have been moved before; None: all have.
     """

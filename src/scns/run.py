@@ -311,6 +311,7 @@ class Run:
         self.world.together(self._write_result)
 
     def _write_result(self) -> None:
+        self.folder.log(self.history)
         self.folder.save_model(self.student, self.data.train)
         self.folder.finish(self.result)
 

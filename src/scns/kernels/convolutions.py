@@ -218,7 +218,10 @@ def _shapes(x: Tensor, y: Tensor, side: int, stride: int) -> dict[str, Any]:
 
 # channels -> pixels at a time, warps, stages: of those tried, good for one student alone and for many that share a GPU
 _TILES = {16: (128, 4, 1), 32: (128, 4, 1), 64: (64, 4, 4)}
-_PAIRS, _PAIRED = (128, 4, 1), {16, 32}  # the same of pairs of pixels, and the channels that they are for
+# The same of pairs of pixels, and the channels that they are for. With 32, larger tiles of single pixels are as good
+# for many students and worse for one.
+_PAIRS, _PAIRED = (128, 4, 1), {16, 32}
+_CHUNKS = 44  # of a batch's pairs, for each row of taps: 132 programs, one for each processor of an H200
 
 
 def _paired(x: Tensor, w: Tensor, stride: int) -> bool:
@@ -279,8 +282,8 @@ def by_weights(g: Tensor, x: Tensor, dw: Tensor, stride: int) -> None:
     outputs, inputs, side = dw.shape[:3]
     pixels = g.shape[0] * g.shape[2] * g.shape[3]
     if _paired(x, dw, stride):
-        rows = 128 if inputs == 16 else 64
-        chunk = rows * triton.cdiv(pixels // 2, rows * 44)
+        rows = 128 if inputs == 16 else 64  # what registers hold beside the product
+        chunk = rows * triton.cdiv(pixels // 2, rows * _CHUNKS)
         count = triton.cdiv(pixels // 2, chunk)
         parts = torch.empty(2 * count, dw.numel(), device=dw.device)
         sizes = dict(H=x.shape[2], W=x.shape[3], CI=inputs, CO=outputs, ROWS=rows)

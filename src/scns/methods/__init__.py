@@ -156,9 +156,9 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def write(self, table: FeatureTable, rows: Tensor, embedding: Tensor) -> None:
-        """Move the table's `rows`, none twice, towards what this head makes of their embeddings [batch, width]."""
-        alone = not table.part.divided and rows.shape == embedding.shape[:1]
-        if alone and projection.fits(embedding, self.linear) and table.features.shape[1] == self.linear.out_features:
+        """Move the table's `rows`, none twice and all in it, towards what this head makes of their embeddings."""
+        whole = not table.part.divided and rows.shape == embedding.shape[:1]
+        if whole and projection.fits(embedding, self.linear) and projection.moves(table.features, self.linear):
             filled = None if table.full else table.filled
             projection.move(embedding, self.linear, rows, table.features, filled, table.momentum)
         else:

@@ -235,7 +235,8 @@ class Objective(Method):
         Called for every sample before training, it spares the first epoch its random negatives.
         """
         self.student_head.write(self.student_table, index, student.embedding[: len(index)])
-        if self.teacher_head is not None and self.teacher_table is not None and teacher is not None:
+        if self.teacher_table is not None:
+            assert self.teacher_head is not None and teacher is not None
             self.teacher_head.write(self.teacher_table, index, teacher.embedding[: len(index)])
 
     def _teacher_features(self, teacher: Features | None, count: int) -> Tensor:
