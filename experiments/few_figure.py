@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 
-from scns.claims import interval, quantile
+from scns.claims import interval, pooled, quantile
 
 MARKS = (60, 65, 68)  # %, of the early curves
 LEAST = 3  # seeds: two have an interval of 13 standard errors
@@ -224,13 +224,6 @@ def markdown(rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
-def pooled(runs: dict[Point, dict[int, Ended]]) -> tuple[float, int]:
-    """(standard deviation of a run's accuracy within its point, degrees of freedom), of all points together."""
-    several = [[run.test for run in each.values()] for each in runs.values() if len(each) > 1]
-    freedom = sum(len(each) - 1 for each in several)
-    return math.sqrt(sum(stdev(each) ** 2 * (len(each) - 1) for each in several) / freedom), freedom
-
-
 def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: Path) -> None:
     """Accuracy and error of the denominator against the number of negatives; accuracy against time, where measured.
 
@@ -240,7 +233,7 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    deviation, freedom = pooled(runs)
+    deviation, freedom = pooled([run.test for run in each.values()] for each in runs.values())
     numbers = sorted({point.number for point in runs if point.number})
     kinds = [kind for kind in COLOURS if any(point.kind == kind for point in runs)]  # changed settings: in the table
     figure, panels = plt.subplots(1, 3 if times else 2, figsize=(16 if times else 12, 5), layout="constrained")

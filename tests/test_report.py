@@ -1,6 +1,7 @@
 """The report page as text: what it says of runs, what it escapes, how large it gets, and what it refuses."""
 
 import errno
+import math
 import os
 import re
 import shlex
@@ -144,12 +145,16 @@ def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:
     drawn("class", 16, [53, 55])
     put(tmp_path / "all-0", replace(TINY, method="infonce", arguments={"sampler": "all"}), 60)
     assert "How many negatives" not in render(tmp_path)  # one number: nothing to draw
-    drawn("uniform", 4, [40])
+    recipe = replace(TINY, method="infonce", arguments={"sampler": "uniform", "negatives": 4})
+    put(tmp_path / "uniform-4-0", replace(recipe, evaluate_every=2), 40)  # which changes no weight
     ((curves, others),) = by_number(groups(read(tmp_path)))
     assert {curve.name: (curve.epochs, curve.accuracies) for curve in curves} == {
         "class": ([16], [54]), "uniform": ([4, 16], [40, 51]),
     } and others == ["all 60.00"]  # fmt: skip
-    assert curves[0].halves[0] == pytest.approx(12.706, abs=1e-3)  # t of two seeds x their standard error, 1
+    # Two points of two seeds and deviation sqrt(2): t of 2 degrees of freedom x the standard error of two seeds or one.
+    assert [curve.halves for curve in curves] == [
+        pytest.approx([4.303]), pytest.approx([4.303 * math.sqrt(2), 4.303]),
+    ]  # fmt: skip
     text = render(tmp_path)
     assert "How many negatives" in text and "Without a number: all 60.00." in text
     assert 'data-told="with # negatives"' in text and 'data-points="4:40.00:' in text

@@ -12,7 +12,7 @@ import pytest
 from report_runs import put, put_cell
 from scns import results, tables
 from scns.checkpoint import Folder
-from scns.claims import claims, interval, paired, quantile
+from scns.claims import claims, interval, paired, pooled, quantile
 from scns.errors import InputError
 from scns.recipe import Recipe
 
@@ -157,6 +157,11 @@ def test_quantiles_of_t() -> None:
     assert quantile(1) == 12.706 and quantile(2) == 4.303 and quantile(30) == 2.042
     for freedom, known in ((40, 2.0211), (60, 2.0003), (120, 1.9799)):
         assert quantile(freedom) == pytest.approx(known, abs=2e-4)
+
+
+def test_deviations_are_pooled() -> None:
+    assert pooled([[1.0, 3.0], [5.0], [2.0, 3.0, 4.0]]) == pytest.approx((math.sqrt((2 + 2) / 3), 3))
+    assert pooled([[1.0], [2.0]]) == (0.0, 0)
 
 
 def test_interval_by_hand() -> None:

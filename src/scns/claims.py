@@ -28,7 +28,7 @@ _BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
 OF_THE_METHOD = (
     "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "data_seed", "root",
-    "device",
+    "device", "data_on", "tables", "checkpoint_every", "evaluate_every",
 )  # fmt: skip
 
 Key = tuple[object, ...]
@@ -90,6 +90,14 @@ def interval(values: list[float]) -> Difference:
         return Difference(middle, -math.inf, math.inf, 1)
     half = quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return Difference(middle, middle - half, middle + half, len(values))
+
+
+def pooled(groups: Iterable[list[float]]) -> tuple[float, int]:
+    """(standard deviation of a value about its group's mean, degrees of freedom), of all groups together; 0 of none."""
+    several = [values for values in groups if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    squares = sum(stdev(values) ** 2 * (len(values) - 1) for values in several)
+    return math.sqrt(squares / freedom) if freedom else 0.0, freedom
 
 
 def claims(results: Results) -> list[Claim]:

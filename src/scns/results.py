@@ -7,6 +7,7 @@ epoch that was best on them; never the best on test.
 import csv
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
@@ -202,11 +203,14 @@ def _kind(entry: Entry) -> str:
     return json.dumps([entry.cell and entry.cell.name, values, entry.changed, entry.notes], sort_keys=True)
 
 
-def _order(entry: Entry) -> tuple[int, int, str]:
+def _order(entry: Entry) -> tuple[int, int, list[tuple[int, str]]]:
+    """By cell, then by folder, in which own-4 comes before own-16."""
+    parts = re.findall(r"\d+|\D+", str(entry.path))
+    place = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
     if entry.cell is None:
-        return len(tables.TABLES), 0, str(entry.path)
+        return len(tables.TABLES), 0, place
     every = tables.names(entry.cell.table, everything=True)
-    return list(tables.TABLES).index(entry.cell.table), every.index(entry.cell.name), str(entry.path)
+    return list(tables.TABLES).index(entry.cell.table), every.index(entry.cell.name), place
 
 
 def _line(group: list[Entry]) -> Line:

@@ -182,7 +182,7 @@ def _numbers(own: Sequence[Group]) -> str:
     """Accuracy by the number of negatives, where runs differ in it."""
     parts = []
     for curves, others in by_number(own):
-        about = "Mean after the last epoch, with its 95 % interval where there are two seeds or more."
+        about = "Mean after the last epoch; bars are 95 % intervals by the deviation of seeds pooled over all points."
         about += f" Without a number: {', '.join(others)}." if others else ""
         most = COLOURS * DASHES
         parts += [chart(curves[i : i + most], "", _NUMBERS, about) for i in range(0, len(curves), most)]
