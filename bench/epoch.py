@@ -8,7 +8,8 @@
 
 Seconds are the median of epochs after the first, without evaluation, checkpoints and capture (that is in first_step_s,
 the time from a recipe to its first finished step). `students` train together; s_per_student is the
-time of an epoch divided by them; "fast" is --precision bf16 --compile.
+time of an epoch divided by them; "fast" is --precision bf16 --compile; "gathered" gathers the rows of all negatives for
+every anchor, as published code does, where scns picks their scores out of the product with the whole table.
 """
 
 import argparse
@@ -19,11 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 
 import torch
 
 from scns.data import Images
+from scns.memory import Part
 from scns.models import build
 from scns.recipe import Recipe
 from scns.run import Data, Run, backends, choose_device, placed
@@ -59,6 +63,8 @@ CASES: dict[str, tuple[dict, str, int]] = {
     "crd 16384, live": ({"method": "crd"}, "resnet110", 1),
     "crd 16384, live, fast": ({"method": "crd", **FAST}, "resnet110", 1),
     "crd 16384, live, eager": ({"method": "crd", "graph": False}, "resnet110", 1),
+    "crd 16384, live, eager, gathered": ({"method": "crd", "graph": False}, "resnet110", 1),
+    "crd 16384, live, gathered": ({"method": "crd"}, "resnet110", 1),
     "crd 16384, live x 8": ({"method": "crd"}, "resnet110", 8),
     "crd 16384, live x 8, fast": ({"method": "crd", **FAST}, "resnet110", 8),
 }
@@ -71,6 +77,17 @@ def random_images(count: int, device: torch.device, classes: int = 100) -> Image
     labels = torch.arange(count) % classes
     names = tuple(f"class {i}" for i in range(classes))
     return Images(pixels, labels, names, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)).to(device)
+
+
+@contextmanager
+def gathering() -> Iterator[None]:
+    """Scores by gathered rows [batch, m, dim] while a step runs or is captured."""
+    picked = Part.picked
+    Part.picked = lambda part, z, table, rows: torch.bmm(table[rows], z[:, :, None]).squeeze(2)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        Part.picked = picked  # type: ignore[method-assign]
 
 
 class Case:
@@ -104,7 +121,7 @@ class Case:
 
     def epoch(self) -> float:
         begin = time.perf_counter()
-        with backends([self.recipe]):
+        with backends([self.recipe]), gathering() if self.name.endswith("gathered") else nullcontext():
             for _ in self.pack.launch(Watch()):
                 if not self.first:
                     _wait(self.device)
