@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import SafetensorError, safe_open
 
+from conftest import disk_of
 from engine_runs import SIZE, recipe, single, teacher, weights
 from scns import checkpoint, files
 from scns.checkpoint import Folder
@@ -19,6 +20,7 @@ from scns.errors import InputError
 from scns.recipe import Recipe
 from scns.recipes import load_recipe
 from scns.runs import load_student
+from scns.train import prepare
 
 
 def folder(tmp_path: Path) -> Folder:
@@ -100,6 +102,15 @@ def test_another_recipe_is_refused_where_something_was_trained(tmp_path: Path) -
     assert made.open(Recipe(epochs=5, root="elsewhere")) is False and made.recipe().root == "elsewhere"
 
 
+def test_arguments_of_another_recipe_are_told_one_by_one(tmp_path: Path) -> None:
+    made = Folder(tmp_path / "run")
+    made.open(Recipe(method="infonce", arguments={"sampler": "class", "k": 2, "tau": 0.1}))
+    made.save({"a": torch.zeros(1)}, {})
+    told = r"recipe: lr \(0.05 there, 0.1 asked\), method.k \(2 there, 5 asked\), method.tau \(0.1 there, 0.07 asked\);"
+    with pytest.raises(InputError, match=told):
+        made.open(Recipe(method="infonce", lr=0.1, arguments={"sampler": "class", "k": 5}))
+
+
 def test_places_that_are_no_run_folder_are_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="file' is a file, not a run folder; choose another --out"):
@@ -149,6 +160,13 @@ def test_a_failed_write_leaves_the_checkpoint_before(
     with pytest.raises(InputError, match=r"cannot be written to '.*run' \(.*[Nn]o space.*the one before is intact"):
         made.save({"a": torch.zeros(2)}, {"epoch": 2})
     assert torch.equal(weights(made.path)["a"], torch.ones(2)) and not list(made.path.glob(".*.part"))
+
+
+def test_a_student_that_the_disk_has_no_room_for_is_told(tmp_path: Path) -> None:
+    (run,) = prepare([(recipe(), tmp_path / "run")])
+    with disk_of(50_000), pytest.raises(InputError, match=r"The student cannot be written to '.*run' \(.*too large"):
+        run.folder.save_model(run.student, run.data.train)
+    assert not (tmp_path / "run" / "model.safetensors").exists() and not list((tmp_path / "run").glob(".*.part"))
 
 
 def test_a_student_that_is_not_there_yet_is_told(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from conftest import ALONE
+from conftest import ALONE, disk_of
 from engine_runs import SIZE, recipe, root, single, small_words, teacher
 from scns import augment, datasets
+from scns.errors import InputError
 from scns.export import export
 from scns.recipes import load_recipe
 from scns.runs import load_student
@@ -47,7 +48,11 @@ def test_a_run_tells_its_epochs_and_its_end(scns: Callable, tmp_path: Path) -> N
     assert [bool(re.fullmatch(shape.format(i), lines[i])) for i in (1, 2)] == [True, True]
     result = json.loads((out / "result.json").read_text())
     assert f"test:  {result['test']:.2f} % after 2 epochs" in ran.out
-    assert f"scns eval {out}" in ran.out and f"scns export {out}" in ran.out and f"teacher={out}" in ran.out
+    assert (
+        f"scns eval {out}" in ran.out
+        and f"scns export {out} --to student.pt2" in ran.out
+        and f"teacher={out}" in ran.out
+    )
 
     again = scns("train", "mini-uniform", *small(), "--epochs", 2, "--out", out)
     assert again.code == 0 and "finished already; it is not trained again" in again.out and again.err == ""
@@ -90,6 +95,12 @@ def test_options_are_settings_and_the_run_is_named_after_recipe_and_seed(
         (["mini-ce", "--set", "batch=50000"], "batch=50000 is larger than the 2500 training images; lower batch."),
         (["mini-ce", "--subset", "2501"], "subset=2501 is more than the 2,500 training images; leave it out for all."),
         (["mini-ce", "--set", "data=cifar100"], "scns data get cifar100"),
+        (["mini-ce", "--seed", "9" * 23], f"seed={'9' * 23} must be below 2^63 = 9223372036854775808."),
+        (
+            ["mini-ce", "--subset", "300", "--set", "validation=0.00001"],
+            "validation=1e-05 of 2,500 training images is 0.025 images, so none; give at least 0.0002, or 0",
+        ),
+        (["mini-ce", "--set", "validation=0.9999"], "validation=0.9999 holds out all of the 2,500 training images"),
         (["mini-kld"], "'kld' needs a teacher; train one first (scns train mini-ce --out runs/mini-ce)"),
         (["mini-instance"], "then add --set teacher=runs/mini-ce"),
     ],
@@ -109,6 +120,24 @@ def test_no_cuda_and_places_that_cannot_be_written_are_told(scns: Callable, tmp_
     if not torch.cuda.is_available():
         ran = scns("train", "mini-ce", "--device", "cuda", "--out", tmp_path / "run")
         assert ran.code == 2 and "torch sees no CUDA device; use device=cpu" in ran.err
+
+
+@pytest.mark.parametrize("kept", ["{}", "[]", '{"test": "high"}', "{"])
+def test_a_finished_run_whose_result_is_damaged_is_told_with_the_way_out(
+    kept: str, scns: Callable, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(teacher(), out)
+    (out / "result.json").write_text(kept)
+    command = ("train", out / "recipe.json", "--no-tensorboard", "--out", out)
+    ran = scns(*command)
+    assert ran.code == 2 and "result.json' " in ran.err and ran.err.count("\n") == 1
+    with pytest.raises(InputError, match="remove it and give the run's command again"):
+        single(recipe(), out)
+    (out / "result.json").unlink()
+    ran = scns(*command)
+    found, whole = (json.loads((each / "result.json").read_text()) for each in (out, teacher()))
+    assert ran.code == 0 and found == whole
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_the_word_how_to_go_on(tmp_path: Path) -> None:
@@ -147,13 +176,18 @@ def test_runs_are_listed_with_how_far_they_are(scns: Callable, tmp_path: Path) -
     )
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "recipe.json").write_text("{")
+    shutil.copytree(teacher(), tmp_path / "lost")
+    (tmp_path / "lost" / "result.json").write_text('{"test": 50.0}')
     ran = scns("runs", tmp_path)
     rows = {line.split()[0]: line.split() for line in ran.out.splitlines()}
     test = f"{json.loads((teacher() / 'result.json').read_text())['test']:.2f}"
     assert rows["a/done"][1:7] == ["folder", "resnet8", "ce", "0", "3/3", test] and rows["a/done"][-1] == "finished"
     assert rows["half"][5:7] == ["3/3", test] and rows["half"][-1] == "unfinished"
     assert rows["empty"][5] == "0/3" and rows["empty"][-1] == "empty" and "broken" not in rows
-    assert ran.err.startswith("Left out: ") and "broken" in ran.err
+    told = ran.err.splitlines()
+    assert len(told) == 2 and all(line.startswith("Left out: ") for line in told) and "broken" in told[0]
+    assert "lost/result.json' lacks seconds, epochs, seed, student, method, data; remove it" in told[1]
+    assert "lost" not in rows
     assert "goes on with the command that started it" in ran.out
     ran = scns("runs", tmp_path / "nowhere")
     assert ran.code == 2 and "There is no folder" in ran.err
@@ -246,6 +280,11 @@ def test_exports_that_cannot_be_are_told(scns: Callable, tmp_path: Path, monkeyp
     monkeypatch.setattr("scns.export.find_spec", lambda name: None)
     ran = scns("export", teacher(), "--to", tmp_path / "s.onnx")
     assert ran.code == 2 and "needs onnx and onnxscript; pip install onnx onnxscript." in ran.err
+    for name in ("s.safetensors", "s.pt2"):
+        with disk_of(50_000):
+            ran = scns("export", teacher(), "--to", tmp_path / name)
+        assert ran.code == 2 and f"File too large '{tmp_path / name}'; check the path" in ran.err
+        assert ran.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

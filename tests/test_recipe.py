@@ -2,15 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scns import methods, preflight, recipes
+from scns import methods, plan, preflight, recipes
 from scns.errors import InputError
 from scns.recipe import Recipe, differences, from_dict
 from scns.recipes import load_recipe
+from scns.sweep import Job
 
 
 def rates(recipe: Recipe, *epochs: int) -> list[float]:
@@ -85,6 +87,10 @@ def test_settings_take_the_type_of_their_key() -> None:
         ("nesterov=yes", "nesterov must be true or false, but it is 'yes'."),
         ("milestones=10,x", "milestones must be whole numbers, such as 100,150, but it is [10, 'x']."),
         ("epoch=3", "Unknown recipe key 'epoch'; did you mean epochs"),
+        ("learning_rate=3", "Unknown recipe key 'learning_rate'; did you mean lr?"),
+        ("batch_size=3", "Unknown recipe key 'batch_size'; did you mean batch?"),
+        ("wd=0", "Unknown recipe key 'wd'; did you mean weight_decay?"),
+        ("tau=0.1", "Unknown recipe key 'tau'; did you mean method.tau?"),
         ("arguments=3", "Unknown recipe key 'arguments'"),
         ("epochs", "'epochs' must be key=value, such as epochs=20 or method.k=500."),
         ("schedule=step", "Unknown schedule 'step'; did you mean steps?"),
@@ -92,6 +98,8 @@ def test_settings_take_the_type_of_their_key() -> None:
         ("epochs=0", "epochs=0 must be at least 1."),
         ("batch=0", "batch=0 must be at least 1."),
         ("seed=-1", "seed=-1 must be at least 0."),
+        (f"seed={2**63}", f"seed={2**63} must be below 2^63 = {2**63}."),
+        (f"data_seed={2**63}", f"data_seed={2**63} must be below 2^63 = {2**63}."),
         ("subset=-5", "subset=-5 must be at least 0."),
         ("lr=0", "lr=0.0 must be above 0 and finite."),
         ("lr=inf", "lr=inf must be above 0 and finite."),
@@ -153,6 +161,7 @@ def test_a_file_may_start_from_a_named_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("learning_rate = 3", "Unknown recipe key in '.*bad.toml' 'learning_rate'; did you mean lr"),
         ("epoch = 3", "Unknown recipe key in '.*bad.toml' 'epoch'; did you mean epochs"),
         ('epochs = "3"', "In '.*bad.toml': epochs must be a whole number, such as 20, but it is '3'"),
         ("epochs = 0", "In '.*bad.toml': epochs=0 must be at least 1"),
@@ -198,6 +207,16 @@ def test_a_named_recipe_can_be_trained_and_says_how(name: str) -> None:
     for word in re.findall(r"--set (\S+=\S+)", about):
         recipe = recipe.with_settings([word])
     preflight.check(recipe)  # with every setting that its text proposes
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if "(estimate" in recipes.about(name)])
+def test_estimates_of_time_are_those_of_a_sweep(name: str) -> None:
+    (minutes,) = re.findall(r"about (\d+) min [^.]*\(estimate", about := recipes.about(name))
+    taught = (
+        {"teacher": "run", "teacher_network": "resnet110"} if "teacher: about" in about or "needs a" in about else {}
+    )
+    hours = plan.hours([Job(replace(recipes.named(name), **taught), Path("run"))])
+    assert hours is not None and round(60 * hours) == int(minutes)
 
 
 def test_recipes_are_the_papers() -> None:

@@ -1,6 +1,7 @@
 """The teacher: the same network whatever is done with it, live, cached or at its own size."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,10 +206,26 @@ def test_weights_of_another_architecture_are_told_with_their_keys() -> None:
 
 
 def test_another_number_of_classes_is_told() -> None:
-    with pytest.raises(
-        InputError, match=r"another number of classes \(fc.weight is \[10, 64\] instead of \[100, 64\]\)"
-    ):
+    told = r"The teacher '.*teacher' knows 10 classes, but the images have 100; give one trained on the same classes\.$"
+    with pytest.raises(InputError, match=told):
         load_network(str(teacher()), "", 100)
+
+
+@pytest.mark.parametrize(
+    ("kept", "sentence"),
+    [
+        ('{"format": 2, "version": "9.0", "student": "resnet8"}', "was made by scns 9.0, which is newer than this one"),
+        ('{"student": "resn', "recipe.json' cannot be read: Unterminated string"),
+        ("[]", "recipe.json' must hold keys and values."),
+    ],
+)
+def test_a_teacher_is_a_run_that_this_version_can_read(
+    kept: str, sentence: str, scns: Callable, tmp_path: Path
+) -> None:
+    shutil.copytree(teacher(), tmp_path / "teacher")
+    (tmp_path / "teacher" / "recipe.json").write_text(kept)
+    ran = scns("train", "mini-kld", "--set", f"teacher={tmp_path / 'teacher'}", "--out", tmp_path / "run")
+    assert ran.code == 2 and sentence in ran.err and ran.err.count("\n") == 1
 
 
 def test_weights_cut_short_are_told(tmp_path: Path) -> None:
@@ -250,7 +267,7 @@ def test_the_bundled_teacher_is_small_and_good() -> None:
 def test_bundled_teachers_that_cannot_be_are_told() -> None:
     with pytest.raises(InputError, match="Unknown bundled teacher 'wrn-16-2'; did you mean wrn-16-2-cifar10"):
         load_network("bundled:wrn-16-2", "", 10)
-    with pytest.raises(InputError, match="must be a wrn-16-2 trained on the same 100 classes"):
+    with pytest.raises(InputError, match="cifar10' knows 10 classes, but the images have 100"):
         load_network(BUNDLED, "", 100)
     with pytest.raises(InputError, match="bundled:wrn-16-2-cifar10 is a wrn-16-2; leave teacher_network=resnet8 out"):
         load_network(BUNDLED, "resnet8", 10)

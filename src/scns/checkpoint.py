@@ -24,6 +24,10 @@ from scns.recipe import Recipe, differences, from_dict
 _FORMAT = 1
 _COPIES = 3  # of a checkpoint's size: the last one, the next one beside it, and less than one for the student
 
+_RESULT: dict[str, Any] = {"test": int | float, "seconds": int | float, "epochs": int, "seed": int}  # of every result
+_RESULT |= {"student": str, "method": str, "data": str}
+_AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
+
 
 class Folder:
     """A run folder: recipe.json, log.jsonl, last.safetensors + state.json, model.safetensors, result.json."""
@@ -88,6 +92,8 @@ class Folder:
             ) from None
         except ValueError as error:
             raise InputError(f"'{self.path / 'recipe.json'}' cannot be read: {error}.") from None
+        if not isinstance(values, dict):
+            raise InputError(f"'{self.path / 'recipe.json'}' must hold keys and values.")
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)
         values.pop("resolved", None)
         if made_in > _FORMAT:
@@ -95,6 +101,19 @@ class Folder:
                 f"'{self.path}' was made by scns {made_by}, which is newer than this one ({__version__}); update scns."
             )
         return from_dict(values, f"'{self.path / 'recipe.json'}'")
+
+    def result(self) -> dict[str, Any]:
+        """What came out of a finished run, with all that every result has."""
+        path = self.path / "result.json"
+        try:
+            found = json.loads(path.read_text())
+        except ValueError as error:
+            raise InputError(f"'{path}' cannot be read ({error}); {_AGAIN}.") from None
+        known = found if isinstance(found, dict) else {}
+        wrong = [key for key, kind in _RESULT.items() if not isinstance(known.get(key), kind)]
+        if wrong:
+            raise InputError(f"'{path}' lacks {', '.join(wrong)}; {_AGAIN}.")
+        return known
 
     def resolved(self) -> dict[str, Any]:
         """Every argument of the method as it was when the run began; {} where that was not written down."""
@@ -107,7 +126,13 @@ class Folder:
         """What another recipe has otherwise than the run's; of the same one, what its method means otherwise by now."""
         then, now = self.resolved(), _resolved(recipe)
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
-        return differences(self.recipe(), recipe) or meant
+        changed = differences(self.recipe(), recipe)
+        old, new = changed.pop("arguments", ({}, {}))
+        for key in sorted({*old, *new}):  # one by one; what only one of them gives is the other's default
+            pair = old.get(key, then.get(key)), new.get(key, now.get(key))
+            if pair[0] != pair[1]:
+                changed[f"method.{key}"] = pair
+        return changed or meant
 
     def save(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Write a checkpoint: one file, so that weights and progress can never disagree."""
@@ -171,8 +196,14 @@ class Folder:
         kept = {name: value.detach().cpu().contiguous() for name, value in student.state_dict().items()}
         known = {"classes": images.names, "size": images.size, "mean": images.mean, "std": images.std}
         about = {"student": self.recipe().student, **{key: json.dumps(value) for key, value in known.items()}}
-        with atomic(self.path / "model.safetensors") as temporary:
-            save_file(kept, temporary, metadata=about)
+        try:
+            with atomic(self.path / "model.safetensors") as temporary:
+                save_file(kept, temporary, metadata=about)
+        except OSError as error:
+            raise InputError(
+                f"The student cannot be written to '{self.path}' ({error}); the last checkpoint is intact: free space "
+                "there and give the same command again."
+            ) from None
 
     def finish(self, result: dict[str, Any]) -> None:
         with atomic(self.path / "result.json") as temporary:

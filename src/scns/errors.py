@@ -1,6 +1,6 @@
 """What scns says when it is given something it cannot work with."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
@@ -16,8 +16,10 @@ class AgreedError(InputError):
         self.rank = rank
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that does not exist, with the nearest names (or all of them, when they are few)."""
+def unknown(kind: str, name: str, known: Iterable[str], meant: Mapping[str, str] | None = None) -> InputError:
+    """The error for a name that does not exist, with what it is `meant` for, the nearest names, or all of them."""
+    if meant and name.lower() in meant:
+        return InputError(f"Unknown {kind} '{name}'; did you mean {meant[name.lower()]}?")
     choices = sorted(known)
     near = get_close_matches(name, choices, n=3, cutoff=0.5) or get_close_matches(
         name.lower(), choices, n=3, cutoff=0.4

@@ -2,10 +2,15 @@
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -19,6 +24,8 @@ def atomic(path: str | Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
+    except (OSError, SafetensorError) as error:
+        raise _named(error, target) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -40,6 +47,13 @@ def _beside(target: Path) -> Path:
         raise type(error)(error.errno, error.strerror, str(target)) from None
     os.close(handle)
     return Path(name)
+
+
+def _named(error: Exception, target: Path) -> Exception:
+    """Where there was no room for the file, an OSError that names it; else the error as it is."""
+    told = re.search(r"os error (\d+)", str(error))  # safetensors says in words alone what the system refused
+    number = int(told[1]) if told else getattr(error, "errno", None)
+    return OSError(number, os.strerror(number), str(target)) if number in _NO_ROOM else error
 
 
 def shard_path(path: str | Path, part: int, parts: int) -> Path:

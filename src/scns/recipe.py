@@ -33,6 +33,17 @@ _LEAST = {
     "seed": 0,
     "data_seed": -1,
 }
+_SEEDS = 2**63  # seeds are below it: TOML's whole numbers and the keys of what is drawn are signed 64 bits
+_MEANT = {
+    "learning_rate": "lr",
+    "batch_size": "batch",
+    "num_epochs": "epochs",
+    "wd": "weight_decay",
+    "dataset": "data",
+    "model": "student",
+    "temperature": "method.temperature (of distilled logits) or method.tau (of the contrast)",
+    "tau": "method.tau",
+}  # what other programs call a key
 _EXPECTED = {
     int: "a whole number, such as 20",
     float: "a number, such as 0.05",
@@ -98,8 +109,8 @@ class Recipe:
     validation: float = 0.0  # share of the training set held out
     subset: int = 0  # training images used; 0: all
     labelled: int = 0  # labels kept for each class, the other images are unlabelled; 0: all
-    seed: int = 0  # of weights and negatives and, unless data_seed is given, of order, crops and splits
-    data_seed: int = -1  # of order, crops and splits; -1: the same as seed
+    seed: int = 0  # of the first weights and, unless data_seed is given, of all else that is drawn
+    data_seed: int = -1  # of all but the weights: order, crops, splits, negatives, mixing; -1: the same as seed
     # with what
     device: str = "auto"  # CUDA where there is one; or "cpu", "cuda"
     precision: str = "tf32"  # on CUDA; or "fp32", "bf16"
@@ -127,6 +138,9 @@ class Recipe:
             raise InputError(f"teacher_network={self.teacher_network} needs teacher=: a file with its weights.")
 
     def _check_numbers(self) -> None:
+        for name in ("seed", "data_seed"):
+            if getattr(self, name) >= _SEEDS:
+                raise InputError(f"{name}={getattr(self, name)} must be below 2^63 = {_SEEDS}.")
         for name in ("lr", "decay"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name}={getattr(self, name)} must be above 0 and finite.")
@@ -185,7 +199,7 @@ def from_dict(values: dict[str, Any], where: str) -> Recipe:
     """A recipe from parsed TOML or JSON; unknown keys and wrong types are named."""
     for key in values:
         if key not in _types():
-            raise unknown(f"recipe key in {where}", key, _types())
+            raise unknown(f"recipe key in {where}", key, _types(), _MEANT)
     try:
         return Recipe(**values)
     except InputError as error:
@@ -209,7 +223,7 @@ def _types() -> dict[str, Any]:
 def _typed(key: str, text: str) -> Any:
     """A word of the command line as the type of its key."""
     if key not in _types() or key == "arguments":
-        raise unknown("recipe key", key, [name for name in _types() if name != "arguments"])
+        raise unknown("recipe key", key, [name for name in _types() if name != "arguments"], _MEANT)
     return _checked(key, text if _types()[key] is str else _guess(text))
 
 

@@ -209,7 +209,7 @@ class Run:
             if not bool(torch.isfinite(value).all()):
                 raise InputError(
                     f"The weights '{name}' became infinite or NaN in epoch {max(1, self.epoch + (self.place > 0))}; "
-                    f"lower lr. The last good checkpoint is in '{self.folder.path}'."
+                    f"lower lr, in another --out. The last good checkpoint is in '{self.folder.path}'."
                 )
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
         known = {**progress, "names": self.member.names, "history": self.history}
@@ -263,8 +263,8 @@ class Run:
             first = min(finite, key=lambda name: finite[name])  # it was finite for the fewest samples
             raise InputError(
                 f"The loss '{first}' became {losses[first]} in epoch {self.epoch + 1}, after "
-                f"{int(finite[first])} of {count} samples; lower lr or the weight of '{first}'. "
-                f"The last good checkpoint is in '{self.folder.path}'."
+                f"{int(finite[first])} of {count} samples; lower lr or the weight of '{first}', in another "
+                f"--out. The last good checkpoint is in '{self.folder.path}'."
             )
         right, answers = totals[len(names)], totals[len(names) + 1]
         self.epoch, self.place = self.epoch + 1, 0
@@ -339,7 +339,7 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
         train, test = train.on_host(), test.on_host()
     validation = None
     if recipe.validation:
-        train, validation = train.split(recipe.validation, seed)
+        train, validation = _held_out(train, recipe.validation, seed)
     if recipe.subset and recipe.subset < len(train):
         train = train.split(recipe.subset / len(train), seed)[1]
     if recipe.labelled:
@@ -348,6 +348,22 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
         labels[kept] = train.labels[kept]
         train = replace(train, labels=labels)
     return Data(train.to(device), test.to(device), None if validation is None else validation.to(device), note)
+
+
+def _held_out(train: Images, share: float, seed: int) -> tuple[Images, Images]:
+    """(what is trained on, what is held out): some images each."""
+    kept, held = train.split(share, seed)
+    if not len(held):
+        least = 0.5 / len(train)  # half an image is rounded up
+        digits = math.ceil(-math.log10(least)) + 1
+        enough = math.ceil(round(least * 10**digits, 6)) / 10**digits
+        raise InputError(
+            f"validation={share:g} of {len(train):,} training images is {share * len(train):.2g} images, so none; give "
+            f"at least {enough:g}, or 0 for no validation."
+        )
+    if not len(kept):
+        raise InputError(f"validation={share:g} holds out all of the {len(train):,} training images; lower it.")
+    return kept, held
 
 
 def _on_host(recipe: Recipe, train: Images, test: Images, device: torch.device) -> tuple[bool, str]:

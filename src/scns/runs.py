@@ -56,7 +56,7 @@ def find(folder: str | Path) -> tuple[list[Summary], list[str]]:
     for path in sorted(Path(folder).rglob("recipe.json")):
         try:
             found.append(summary(path.parent))
-        except InputError as error:
+        except (InputError, OSError) as error:
             lost.append(str(error))
     return found, lost
 
@@ -66,7 +66,7 @@ def summary(path: str | Path) -> Summary:
     folder = Folder(path)
     recipe = folder.recipe()
     if folder.finished:
-        result = read_result(folder)
+        result = folder.result()
         return Summary(folder.path, recipe, int(result["epochs"]), result["test"], result["seconds"], "finished")
     progress = _progress(folder.path)
     if progress is None:
@@ -74,14 +74,6 @@ def summary(path: str | Path) -> Summary:
     main = [line for line in progress["history"] if "stage" not in line]
     test = next((line["test"] for line in reversed(main) if "test" in line), None)
     return Summary(folder.path, recipe, len(main), test, float(progress["seconds"]), "unfinished")
-
-
-def read_result(folder: Folder) -> dict[str, Any]:
-    """What result.json of a finished run holds."""
-    try:
-        return json.loads((folder.path / "result.json").read_text())
-    except ValueError as error:
-        raise InputError(f"'{folder.path / 'result.json'}' cannot be read: {error}.") from None
 
 
 def load_student(path: str | Path) -> Student:

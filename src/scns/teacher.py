@@ -1,6 +1,5 @@
 """The frozen teacher: live on the student's view, or cached (one forward a sample), at any input size."""
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from scns import augment, models
+from scns.checkpoint import Folder
 from scns.data import Images
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features
@@ -101,13 +101,12 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
             raise InputError(f"{source} is a {own}; leave teacher_network={network} out.")
         network = own
     elif path.is_dir():
-        recipe = path / "recipe.json"
-        if not recipe.exists() or not (path / "model.safetensors").exists():
+        if not (path / "recipe.json").exists() or not (path / "model.safetensors").exists():
             raise InputError(
                 f"'{path}' is no finished run: it needs recipe.json and model.safetensors; train it to its end."
             )
-        taught = json.loads(recipe.read_text())
-        network, size, path = taught["student"], int(taught.get("input_size", 0)), path / "model.safetensors"
+        taught = Folder(path).recipe()
+        network, size, path = taught.student, taught.input_size, path / "model.safetensors"
     elif not path.exists():
         raise InputError(
             f"The teacher '{source}' does not exist; give a run folder, or a weights file and teacher_network."
@@ -118,6 +117,11 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
     built.input_size = size
     try:
         models.load_weights(built, path)
+    except models.OtherClassesError as error:
+        raise InputError(
+            f"The teacher '{source}' knows {error.found} classes, but the images have {error.wanted}; give one trained "
+            "on the same classes."
+        ) from None
     except InputError as error:
         raise InputError(f"{error} The teacher must be a {network} trained on the same {classes} classes.") from None
     return built

@@ -1,7 +1,6 @@
 """`fit`: train a recipe in a run folder; killed at any moment, the same call goes on and ends with the same weights."""
 
 import gc
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -315,7 +314,7 @@ def _fill(run: Run) -> None:
 
 
 def _read_result(run: Run) -> None:
-    run.result = json.loads((run.folder.path / "result.json").read_text())
+    run.result = run.folder.result()
     found = run.folder.load()
     if found is not None:
         run.resume()

@@ -104,7 +104,6 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
     from scns.agree import open_folder
     from scns.checkpoint import Folder
     from scns.join import joined, lost
-    from scns.runs import read_result
     from scns.train import Stopped, Watch, fit
     from scns.watch import watching
 
@@ -112,7 +111,7 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
         finished = open_folder(recipe, out, world)
         if finished and world.leads:
             screen.out.print("This run is finished already; it is not trained again.")
-            _tell(out, read_result(Folder(out)))
+            _tell(out, Folder(out).result())
         if finished:
             return
         speaks = watching(screen.err, screen.redraws(), tensorboard) if world.leads else nullcontext(Watch())
@@ -155,7 +154,7 @@ def _tell(out: Path, result: dict[str, Any]) -> None:
     screen.out.print(f"run:   {out}", markup=False)
     run = shlex.quote(str(out))  # lines to copy
     screen.out.print(f"check: scns eval {run}", style="dim", markup=False)
-    screen.out.print(f"use:   scns export {run} --to student.safetensors", style="dim", markup=False)
+    screen.out.print(f"use:   scns export {run} --to student.pt2", style="dim", markup=False)
     screen.out.print(f"teach: scns train RECIPE --set teacher={run}", style="dim", markup=False)
 
 

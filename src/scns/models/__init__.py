@@ -9,11 +9,12 @@ from scns.models._fold import folded
 from scns.models._fuse import fused, fusible
 from scns.models._hooks import HookedNetwork, features_of
 from scns.models._network import Network
-from scns.models._weights import load_weights, start_from
+from scns.models._weights import OtherClassesError, load_weights, start_from
 
 __all__ = [
     "HookedNetwork",
     "Network",
+    "OtherClassesError",
     "build",
     "families",
     "features_of",

@@ -26,6 +26,14 @@ _PUBLISHED = (
 _SHOWN = 4  # keys a message names; the rest are counted
 
 
+class OtherClassesError(InputError):
+    """Weights that fit but for their classifier: it is for `found` classes, where `wanted` are."""
+
+    def __init__(self, sentence: str, found: int, wanted: int) -> None:
+        super().__init__(sentence)
+        self.found, self.wanted = found, wanted
+
+
 def load_weights(network: AnyNetwork, path: str | Path, *, new_classifier: bool = False) -> AnyNetwork:
     """The network, with the weights of a safetensors file or of a state dict that `torch.save` wrote.
 
@@ -99,9 +107,12 @@ def _check(own: Mapping[str, Tensor], found: Mapping[str, Tensor], head: str, pa
         if key in found and found[key].shape != own[key].shape
     ]
     if wrong and all(entry.startswith(f"{head}.") for entry in wrong) and own.keys() == found.keys():
-        raise InputError(
+        key = wrong[0].split()[0]
+        raise OtherClassesError(
             f"'{path}' has a classifier for another number of classes ({wrong[0]}); "
-            "use new_classifier=True to start a new one."
+            "use new_classifier=True to start a new one.",
+            len(found[key]),
+            len(own[key]),
         )
     problems = {
         "missing": [key for key in own if key not in found],
