@@ -109,6 +109,8 @@ def test_arguments_of_another_recipe_are_told_one_by_one(tmp_path: Path) -> None
     told = r"recipe: lr \(0.05 there, 0.1 asked\), method.k \(2 there, 5 asked\), method.tau \(0.1 there, 0.07 asked\);"
     with pytest.raises(InputError, match=told):
         made.open(Recipe(method="infonce", lr=0.1, arguments={"sampler": "class", "k": 5}))
+    spelt = {"sampler": "class", "k": 2, "tau": 0.1, "scale": 5.0}  # a default, written out
+    assert made.open(Recipe(method="infonce", arguments=spelt)) is False and made.recipe().arguments == spelt
 
 
 def test_places_that_are_no_run_folder_are_told(tmp_path: Path) -> None:

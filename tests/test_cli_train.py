@@ -131,7 +131,7 @@ def test_a_finished_run_whose_result_is_damaged_is_told_with_the_way_out(
     (out / "result.json").write_text(kept)
     command = ("train", out / "recipe.json", "--no-tensorboard", "--out", out)
     ran = scns(*command)
-    assert ran.code == 2 and "result.json' " in ran.err and ran.err.count("\n") == 1
+    assert ran.code == 2 and "result.json' " in ran.err and ran.err.count("\n") == 1 and ran.out == ""
     with pytest.raises(InputError, match="remove it and give the run's command again"):
         single(recipe(), out)
     (out / "result.json").unlink()

@@ -23,9 +23,15 @@ from scns.recipe import Recipe, differences, from_dict
 
 _FORMAT = 1
 _COPIES = 3  # of a checkpoint's size: the last one, the next one beside it, and less than one for the student
-
-_RESULT: dict[str, Any] = {"test": int | float, "seconds": int | float, "epochs": int, "seed": int}  # of every result
-_RESULT |= {"student": str, "method": str, "data": str}
+_RESULT: dict[str, Any] = {
+    "test": (int, float),
+    "seconds": (int, float),
+    "epochs": int,
+    "seed": int,
+    "student": str,
+    "method": str,
+    "data": str,
+}  # what every result has
 _AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
 
 

@@ -50,10 +50,13 @@ def _beside(target: Path) -> Path:
 
 
 def _named(error: Exception, target: Path) -> Exception:
-    """Where there was no room for the file, an OSError that names it; else the error as it is."""
-    told = re.search(r"os error (\d+)", str(error))  # safetensors says in words alone what the system refused
-    number = int(told[1]) if told else getattr(error, "errno", None)
-    return OSError(number, os.strerror(number), str(target)) if number in _NO_ROOM else error
+    """Where the system had no room for the file, or refused safetensors, an OSError that names it; else the error."""
+    number = getattr(error, "errno", None)
+    if isinstance(error, SafetensorError) and (told := re.search(r"os error (\d+)", str(error))):
+        number = int(told[1])  # which it says in words alone
+    elif number not in _NO_ROOM:
+        return error
+    return OSError(number, os.strerror(number), str(target))
 
 
 def shard_path(path: str | Path, part: int, parts: int) -> Path:

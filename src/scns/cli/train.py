@@ -110,8 +110,9 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
     with joined(recipe.device) as world:
         finished = open_folder(recipe, out, world)
         if finished and world.leads:
+            result = Folder(out).result()
             screen.out.print("This run is finished already; it is not trained again.")
-            _tell(out, Folder(out).result())
+            _tell(out, result)
         if finished:
             return
         speaks = watching(screen.err, screen.redraws(), tensorboard) if world.leads else nullcontext(Watch())
