@@ -9,7 +9,7 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "sgd", "plugins", "room", "ranks", "ahead", "world", "has"},
+    {"errors", "files", "features", "draws", "sgd", "plugins", "room", "ranks", "ahead", "world", "has", "lock"},
     {
         "data",
         "augment",
@@ -55,7 +55,9 @@ LAYERS = [
     {"run"},
     {"agree"},
     {"train"},
-    {"runs", "export", "watch", "sweep"},
+    {"runs", "export", "watch", "admission"},
+    {"sweep"},
+    {"workers"},
     {"tables", "plan", "recognise", "curves", "results", "figure_data", "views"},
     {"claims", "tune", "report", "demo", "cluster"},
     {"cli"},

@@ -1,13 +1,17 @@
 """Sweeps: packed, resumable, and one bad run costs no other its result."""
 
 import json
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +19,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import scns.train as training
 from conftest import ALONE
 from engine_runs import recipe, small_words
+from scns import models, workers
 from scns import sweep as sweeping
+from scns.admission import least
 from scns.errors import InputError
+from scns.lock import held
 from scns.recipe import Recipe
 from scns.report.page import page
 from scns.results import Line, read
-from scns.sweep import Job, read_jobs, run_everywhere, sweep, write_jobs
-from scns.train import fit
+from scns.sweep import Job, read_jobs, sweep, write_jobs
+from scns.train import Watch, fit
+from scns.workers import run_everywhere
 
 
 def tiny(**changes: Any) -> Recipe:
@@ -93,13 +102,184 @@ def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path, monkeypatch: pytest.
     assert sizes == [3, 2, 1, 1, 1]
 
 
+def test_later_packs_keep_to_what_did_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, said = [], []
+    real = sweeping.fit_packed
+
+    def small_memory(pairs: list, watch: object = None) -> list:
+        sizes.append(len(pairs))
+        if len(pairs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(pairs)
+
+    monkeypatch.setattr(sweeping, "fit_packed", small_memory)
+    assert all(outcome.result for outcome in sweep(jobs(tmp_path, 7), pack=4, say=said.append))
+    assert sizes == [4, 2, 2, 2, 1] and len(said) == 1
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("boom")])
+def test_nothing_of_a_failed_pack_is_in_memory_when_its_halves_start(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[weakref.ref] = []
+    alive: list[int] = []
+    launch, prepare = training.Pack.launch, training.prepare
+
+    def once(self: training.Pack, watch: Watch) -> Iterator[None]:
+        if not failed:
+            failed.extend(weakref.ref(each) for each in (self, self.step, *self.runs))
+            raise type(error)(*error.args)  # which nobody keeps
+        return launch(self, watch)
+
+    def counted(*given: Any) -> list:
+        alive.append(sum(each() is not None for each in failed))
+        return prepare(*given)
+
+    monkeypatch.setattr(training.Pack, "launch", once)
+    monkeypatch.setattr(training, "prepare", counted)
+    assert all(outcome.result for outcome in sweep(jobs(tmp_path, 2), pack=2, say=lambda line: None))
+    assert len(failed) == 4 and alive == [0, 0, 0]
+
+
+def test_no_more_runs_are_let_in_than_memory_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    each = least(tiny())
+    kept: list[int] = []
+    network = models.build("resnet8", 100)
+    for module in network.modules():
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
+            module.register_forward_hook(lambda module, given, out: kept.append(out.numel()))
+    network(torch.zeros(1, 3, tiny().size, tiny().size))
+    assert each == 12 * models.parameters(network) + 4 * tiny().batch * sum(kept)
+    assert least(tiny(precision="bf16")) < each and least(tiny(student="of-my-own")) == 0
+
+    sizes: list[int] = []
+    real = sweeping.fit_packed
+    monkeypatch.setattr(sweeping, "fit_packed", lambda pairs, watch=None: (sizes.append(len(pairs)), real(pairs))[1])
+    monkeypatch.setattr("scns.admission.choose_device", lambda recipe: torch.device("cuda"))
+    free = iter([2 * each, 2 * each + 1, 1])  # room for two, for two, and by the estimate for none
+    monkeypatch.setattr("scns.admission.room.free", lambda device: next(free))
+    said: list[str] = []
+    assert all(outcome.result for outcome in sweep(jobs(tmp_path, 5), pack=8, say=said.append))
+    assert sizes == [2, 2, 1] and said == ["5 runs at once do not fit the device's memory; trying 2."]
+
+
+def test_a_run_that_failed_and_then_went_well_has_no_error_left(tmp_path: Path) -> None:
+    (job,) = jobs(tmp_path, 1)
+    job.out.mkdir()
+    (job.out / "recipe.json").write_text(json.dumps(job.recipe.as_dict()))
+    (job.out / "error.txt").write_text("boom")
+    assert sweep([job], say=lambda line: None)[0].result and not (job.out / "error.txt").exists()
+
+
+# --- several GPUs
+
+
 def test_several_devices_share_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes train; this one only reads what they left."""
+    """Two processes train; this one only reads what they left, and believes them what has failed."""
     trained = []
     monkeypatch.setattr(sweeping, "fit_packed", lambda pairs, watch=None: trained.append(pairs))
-    outcomes = run_everywhere(jobs(tmp_path, 2), pack=1, folder=tmp_path, say=lambda line: None, devices=2)
-    assert all(outcome.result for outcome in outcomes) and not trained
-    assert not list(tmp_path.glob(".jobs-*"))
+    bad = Job(tiny(batch=500), tmp_path / "bad")
+    outcomes = run_everywhere([*jobs(tmp_path, 2), bad], pack=2, folder=tmp_path, say=lambda line: None, devices=2)
+    assert [bool(outcome.result) for outcome in outcomes] == [True, True, False] and not trained
+    assert "batch=500 is larger than the 120 training images" in outcomes[2].error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run-0", "run-1"]
+    if find_spec("tensorboard"):
+        assert list((tmp_path / "run-0" / "tensorboard").iterdir())
+
+
+def test_what_a_killed_worker_left_is_done_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_START", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    outcomes = run_everywhere(jobs(tmp_path, 2), pack=2, folder=tmp_path, say=lambda line: None, devices=2)
+    assert all(outcome.result for outcome in outcomes)
+
+
+def test_students_of_a_teacher_that_failed_are_given_to_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_spread", lambda *given: pytest.fail("started workers"))
+    bad = Job(tiny(batch=500), tmp_path / "bad")
+    student = Job(tiny(method="kld", teacher=str(bad.out)), tmp_path / "student", after=(bad.out,))
+    said: list[str] = []
+    outcomes = run_everywhere([bad, student], pack=1, folder=tmp_path, say=said.append, devices=2)
+    assert "batch=500" in outcomes[0].error and "waits for has failed" in outcomes[1].error
+    assert len(said) == 1 and "trying once more" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("mask", "names"),
+    [
+        (None, ["0", "1"]),
+        ("", ["0", "1"]),
+        ("2,3", ["2", "3"]),
+        ("5, 4 ,1", ["5", "4"]),
+        ("GPU-8a,MIG-3/1/0", ["GPU-8a", "MIG-3/1/0"]),
+    ],
+)
+def test_workers_see_the_devices_that_a_person_lets_them(
+    mask: str | None, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+
+    class Ended:
+        def __init__(self, words: list[str], env: dict[str, str]) -> None:
+            shown.append(env["CUDA_VISIBLE_DEVICES"])
+
+        def poll(self) -> int:
+            return 0
+
+        kill = wait = lambda self: None
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if mask is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    monkeypatch.setattr(workers.subprocess, "Popen", Ended)
+    assert workers._spread(jobs(tmp_path, 3), 2, 1, tmp_path) == {} and shown == names
+
+
+EVERYWHERE = """
+import sys
+from pathlib import Path
+from scns.sweep import read_jobs
+from scns.train import Stopped
+from scns.workers import run_everywhere
+try:
+    run_everywhere(read_jobs(Path(sys.argv[1])), pack=1, folder=Path(sys.argv[2]), devices=2)
+except Stopped as stopped:
+    print(stopped, file=sys.stderr)
+    sys.exit(stopped.code)
+"""
+
+
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
+def test_workers_write_checkpoints_and_end_with_the_process_that_started_them(
+    number: int, group: bool, tmp_path: Path
+) -> None:
+    """A signal to the one process, or to all of them as Ctrl-C in a terminal sends it."""
+    long = [replace(job, recipe=replace(job.recipe, epochs=5000)) for job in jobs(tmp_path, 2)]
+    write_jobs(long, tmp_path / "jobs.json")
+    mark = f"TEST_MARK={tmp_path}"
+    words = [sys.executable, "-c", EVERYWHERE, str(tmp_path / "jobs.json"), str(tmp_path)]
+    environment = {**ALONE, "TEST_MARK": str(tmp_path), "TMPDIR": str(tmp_path)}
+    swept = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 100
+    while len(list(tmp_path.glob("run-*/state.json"))) < 2:
+        assert time.monotonic() < deadline and swept.poll() is None
+        time.sleep(0.02)
+    (os.killpg if group else os.kill)(swept.pid, number)
+    _, said = swept.communicate(timeout=60)
+    assert swept.returncode == 128 + number and "Traceback" not in said, said
+    assert said.count("Stopped") == 1 and "The same command goes on" in said
+    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in shown(path)]
+    for job in long:
+        assert json.loads((job.out / "state.json").read_text())["seconds"] > 0 and not list(job.out.glob(".*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.json", "run-0", "run-1"]
+
+
+def shown(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended, or is somebody else's
+        return b""
 
 
 def test_jobs_survive_a_file(tmp_path: Path) -> None:
@@ -113,9 +293,13 @@ def test_command(scns: Callable[..., tuple[int, str, str]], tmp_path: Path, monk
     words = ("sweep", "mini-ce", "mini-uniform", "--epochs", 1, *small_words(), "--out", "runs")
     code, out, _ = scns(*words, "--dry-run")
     assert code == 0 and out.count("to do") == 2 and not Path("runs").exists()
-    code, out, _ = scns(*words)
+    code, out, told = scns(*words)
     assert code == 0
     assert json.loads(Path("runs/mini-ce-0/result.json").read_text())["epochs"] == 1
+    assert re.search(r"^mini-ce-0  epoch 1/1  ce ", told, re.MULTILINE)
+    assert re.search(r"^mini-uniform-0  epoch 1/1  ce ", told, re.MULTILINE)
+    if find_spec("tensorboard"):
+        assert all(list(Path("runs", name, "tensorboard").iterdir()) for name in ("mini-ce-0", "mini-uniform-0"))
     code, _, err = scns(*words, "--pack", 0)
     assert code == 2 and "--pack 0" in err
 
@@ -206,6 +390,37 @@ def test_a_failing_cell_of_a_table_costs_no_other(scns: Callable[..., tuple[int,
     assert code == 1 and "too few for a batch of 50" in out
     assert sorted(path.parent.name for path in tmp_path.rglob("result.json")) == ["resnet110-0", "resnet110-resnet20-0"]
     assert (tmp_path / "t3" / "kld" / "resnet110-resnet20-0" / "result.json").exists()
+
+
+def test_a_folder_in_which_nothing_was_trained_is_taken(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "mini-ce-0").mkdir()
+    (tmp_path / "mini-ce-0" / "recipe.json").write_text(json.dumps(tiny(lr=0.7).as_dict()))
+    code, _, err = scns("sweep", "mini-ce", "--epochs", 1, *small_words(), "--out", tmp_path)
+    assert code == 0 and (tmp_path / "mini-ce-0" / "result.json").exists(), err
+    code, _, err = scns("sweep", "mini-ce", "--epochs", 1, *small_words(), "--set", "lr=0.6", "--out", tmp_path)
+    assert code == 2 and "another recipe: lr" in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for what this machine lacks")
+@pytest.mark.parametrize(
+    ("setting", "sentence"), [("device=cuda", "torch sees no CUDA device"), ("precision=bf16", "is for CUDA devices")]
+)
+def test_a_device_that_is_not_there_is_said_once(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path, setting: str, sentence: str
+) -> None:
+    code, _, err = scns("sweep", "mini-ce", "--seeds", 2, "--set", setting, "--out", tmp_path / "runs")
+    assert code == 2 and err.count(sentence) == 1 and not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_in_folders_of_another_is_refused_at_once(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "mini-ce-1").mkdir()
+    with held(tmp_path / "mini-ce-1"):
+        code, _, err = scns("sweep", "mini-ce", "--seeds", 2, *small_words(), "--out", tmp_path)
+    assert code == 2 and str(tmp_path / "mini-ce-1") in err.replace("\n", "") and not (tmp_path / "mini-ce-0").exists()
 
 
 def test_the_plan_of_a_table(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

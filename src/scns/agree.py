@@ -23,6 +23,7 @@ def open_folder(recipe: Recipe, out: str | Path, world: World) -> bool:
         with world.alike():
             _check_world(recipe, world)
     folder = Folder(out)
+    world.each(lambda: None if folder.finished else preflight.check_device(recipe))  # before there is a folder
     finished = world.together(lambda: folder.open(recipe))
     if world.size > 1 and not finished:
         world.each(lambda: folder.mark(world.rank))

@@ -6,7 +6,8 @@ import os
 import platform
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from scns import __version__, methods
 from scns.data import Images
 from scns.errors import InputError
 from scns.files import atomic
+from scns.lock import held
 from scns.recipe import Recipe, differences, from_dict
 
 _FORMAT = 1
@@ -47,21 +49,47 @@ class Folder:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"'{self.path}' is a file, not a run folder; choose another --out.")
         if kept.exists():
-            changed = self.changes(recipe)
-            if changed and (self.finished or (self.path / "last.safetensors").exists()):  # else nothing is lost
-                words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
-                raise InputError(f"'{self.path}' holds a run with another recipe: {words}; choose another --out.")
+            self.check(recipe)
         elif self.path.exists() and any(not each.name.startswith(".") for each in self.path.iterdir()):
             raise InputError(f"'{self.path}' is not empty and no run folder (no recipe.json); choose another --out.")
         if self.finished:
             return True
         self.path.mkdir(parents=True, exist_ok=True)
-        for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
-            part.unlink(missing_ok=True)
-        with atomic(kept) as temporary:
-            known = {"version": __version__, "format": _FORMAT, **recipe.as_dict(), "resolved": _resolved(recipe)}
-            temporary.write_text(json.dumps(known, indent=1))
+        with held(self.path):
+            for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
+                part.unlink(missing_ok=True)
+            with atomic(kept) as temporary:
+                known = {"version": __version__, "format": _FORMAT, **recipe.as_dict(), "resolved": _resolved(recipe)}
+                temporary.write_text(json.dumps(known, indent=1))
         return False
+
+    def check(self, recipe: Recipe, but: Collection[str] = ()) -> None:
+        """Raise where something was trained by another recipe, keys in `but` apart; else nothing would be lost."""
+        changed = {key: values for key, values in self.changes(recipe).items() if key not in but}
+        if changed and (self.finished or (self.path / "last.safetensors").exists()):
+            words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
+            raise InputError(f"'{self.path}' holds a run with another recipe: {words}; choose another --out.")
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the folder to this process while it trains; bad input that shows before anything is written removes it.
+
+        So that nobody wonders about a folder with a recipe and no run.
+        """
+        bad = False
+        try:
+            with held(self.path):
+                try:
+                    yield
+                except (InputError, OSError):
+                    bad = {each.name for each in self.path.iterdir() if each.name != ".lock"} == {"recipe.json"}
+                    if bad:
+                        (self.path / "recipe.json").unlink()
+                    raise
+        finally:
+            if bad:
+                with suppress(OSError):  # somebody has begun something there
+                    self.path.rmdir()
 
     def mark(self, rank: int) -> None:
         """Show that this rank can write here."""
@@ -214,6 +242,7 @@ class Folder:
     def finish(self, result: dict[str, Any]) -> None:
         with atomic(self.path / "result.json") as temporary:
             temporary.write_text(json.dumps(result, indent=1) + "\n")
+        (self.path / "error.txt").unlink(missing_ok=True)  # of a sweep in which it failed
 
 
 def _resolved(recipe: Recipe) -> dict[str, Any]:

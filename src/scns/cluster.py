@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scns import __version__
+from rich.console import Console
+
+from scns import __version__, lock
 from scns.errors import InputError
 from scns.files import atomic
 from scns.run import Run
 from scns.sweep import Job, Outcome, already, batches, finished, in_order, ready, sweep
 from scns.train import Stopped, Watch, polite_stop
+from scns.watch import Several, watching
 
 _RETRIES = 3  # of a pack whose process or node was lost: Ray's own number; a pack lost 4 times is taken apart
 _LOOK = 1.0  # seconds between looks at signals and nodes
@@ -196,7 +199,8 @@ def _train(jobs: list[Job], place: _Place) -> tuple[list[str], list[tuple[dict[s
     said: list[str] = []
     claim = Claim([job.out for job in jobs if finished(job.out) is None])
     try:
-        outcomes = sweep(jobs, pack=len(jobs), say=said.append, watch=claim)
+        with watching(Console(quiet=True), False, True, under=Path(place.folder)) as watch:
+            outcomes = sweep(jobs, pack=len(jobs), say=said.append, watch=Several([claim, watch]))
     except Stopped as stopped:
         if claim.lost:
             raise InputError(str(stopped)) from None
@@ -219,6 +223,7 @@ class Claim(Watch):
     def __init__(self, folders: list[Path]) -> None:
         self.name, self.folders, self.lost = uuid.uuid4().hex, folders, False
         for folder in folders:
+            lock.release(folder)  # of a process that was cut off, and will find out
             with atomic(folder / ".owner") as temporary:
                 temporary.write_text(self.name)
 

@@ -12,6 +12,7 @@ import torch
 from scns import datasets, models, preflight, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
+from scns.lock import held
 from scns.recipe import Recipe
 from scns.sweep import Job
 from scns.tables import Cell
@@ -163,12 +164,16 @@ def check_folders(jobs: Sequence[Job]) -> None:
         folder = Folder(job.out)
         if not (job.out / "recipe.json").exists():
             continue
-        changed = folder.changes(job.recipe)
-        if folder.finished:
-            changed.pop("teacher", None)  # the same teacher may be reached by another path
-        if changed:
-            words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
-            raise InputError(f"'{job.out}' holds a run with another recipe: {words}; choose another --out.")
+        # The teacher of a finished run may be reached by another path.
+        folder.check(job.recipe, but=("teacher",) if folder.finished else ())
+
+
+def check_free(jobs: Sequence[Job]) -> None:
+    """Raise where another process trains in one of the folders: the same sweep was probably started twice."""
+    for job in jobs:
+        if job.out.is_dir():
+            with held(job.out):
+                pass
 
 
 def check_data(jobs: Sequence[Job]) -> None:

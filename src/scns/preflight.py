@@ -1,6 +1,8 @@
-"""What can be said against a recipe before anything is loaded: names, arguments, a missing teacher."""
+"""What can be said against a recipe before anything is loaded: names, arguments, a missing teacher, the device."""
 
-from scns import datasets, methods, models
+import torch
+
+from scns import checks, datasets, methods, models
 from scns.errors import InputError, unknown
 from scns.recipe import Recipe
 
@@ -21,6 +23,18 @@ def check(recipe: Recipe) -> None:
     chosen = methods.resolved(recipe.method, recipe.preset, recipe.arguments)
     needs = methods.module(recipe.method).Objective.needs
     _check_teacher(recipe, "teacher" in needs or bool(chosen.get("kld")), str(chosen.get("sampler")))
+
+
+def check_device(recipe: Recipe) -> None:
+    """Raise where this machine lacks the device that the recipe asks for, or the device its precision."""
+    if choose_device(recipe).type == "cpu" and recipe.precision == "bf16":
+        raise InputError("precision=bf16 is for CUDA devices; on the CPU use precision=fp32.")
+
+
+def choose_device(recipe: Recipe) -> torch.device:
+    """The device a recipe is trained on: what it asks for, or CUDA where there is one."""
+    asked = None if recipe.device == "auto" else checks.place(recipe.device)
+    return asked or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _check_teacher(recipe: Recipe, distils: bool, sampler: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scns import checks, datasets, memory, methods, models, room, words
+from scns import datasets, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, of_each
 from scns.errors import InputError
 from scns.features import Shapes
 from scns.methods import Method, Setting, Stage
+from scns.preflight import check_device, choose_device
 from scns.recipe import Recipe
 from scns.sgd import SGD
 from scns.step import Evaluation, Losses, Member, chunk_of
@@ -377,11 +378,6 @@ def _on_host(recipe: Recipe, train: Images, test: Images, device: torch.device) 
     return True, f"{sizes}: they stay on the host and are sent batch by batch (data_on=host)."
 
 
-def choose_device(recipe: Recipe) -> torch.device:
-    asked = None if recipe.device == "auto" else checks.place(recipe.device)
-    return asked or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 @contextmanager
 def backends(recipes: list[Recipe]) -> Iterator[None]:
     """The precision and determinism that the recipes ask for, while they train; they must agree."""
@@ -389,10 +385,9 @@ def backends(recipes: list[Recipe]) -> Iterator[None]:
     for key in ("precision", "deterministic"):
         if len({getattr(recipe, key) for recipe in recipes}) > 1:
             raise InputError(f"Recipes that train at once must agree on {key}; train them one after another.")
+    check_device(first)
     device = choose_device(first)
     if device.type == "cpu":
-        if first.precision == "bf16":
-            raise InputError("precision=bf16 is for CUDA devices; on the CPU use precision=fp32.")
         yield
         return
     tf32 = first.precision != "fp32"

@@ -1,9 +1,7 @@
-"""Many runs: packed on one device, spread over several by processes, resumable, none lost to another's failure."""
+"""Many runs: packed on one device, resumable, none lost to another's failure."""
 
+import gc
 import json
-import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from typing import Any
 
 import torch
 
-from scns.checkpoint import Folder
+from scns.admission import Admission
 from scns.errors import InputError
 from scns.files import atomic
 from scns.recipe import Recipe, from_dict
@@ -38,51 +36,29 @@ class Outcome:
 
 
 def sweep(
-    jobs: list[Job], *, pack: int = 1, say: Callable[[str], None] = print, watch: Watch | None = None
+    jobs: list[Job],
+    *,
+    pack: int = 1,
+    say: Callable[[str], None] = print,
+    watch: Watch | None = None,
+    ended: dict[Path, Outcome] | None = None,
 ) -> list[Outcome]:
     """Run jobs, at most `pack` at a time, those that others wait for first; finished ones are skipped.
 
-    A pack that fails, or does not fit the device's memory, is halved until the bad job stands alone; that one is tried
-    once more. So one bad job costs no other its result, and little of its speed.
+    On a GPU fewer are tried at a time where an estimate says that its free memory cannot hold them (see `Admission`).
+    A pack that fails, or does not fit nevertheless, is halved until the bad job stands alone; that one is tried once
+    more. So one bad job costs no other its result, and little of its speed. Jobs that have `ended` elsewhere, by
+    folder, are not tried again.
     """
     if pack < 1:
         raise InputError(f"--pack {pack} must be at least 1.")
-    ended = already(jobs)
+    ended = already(jobs) | (ended or {})
+    engine = _Engine(say, watch)
     while waiting := ready(jobs, ended):
         for batch in batches(waiting, pack):
-            for outcome in _run(batch, say, watch):
+            for outcome in engine.run(batch):
                 ended[outcome.job.out] = outcome
     return in_order(jobs, ended)
-
-
-def run_everywhere(
-    jobs: list[Job],
-    *,
-    pack: int,
-    folder: Path,
-    say: Callable[[str], None] = print,
-    watch: Watch | None = None,
-    devices: int | None = None,
-) -> list[Outcome]:
-    """`sweep`, with one process a GPU where there are several; what others wait for comes first, on the first GPU."""
-    devices = torch.cuda.device_count() if devices is None else devices
-    if devices > 1:
-        first = [job for job in jobs if any(job.out in other.after for other in jobs)]
-        sweep(first, pack=pack, say=say, watch=watch)
-        rest = [job for job in jobs if job not in first and finished(job.out) is None]
-        say(f"{len(rest)} runs on {devices} GPUs, a process each.")
-        workers = [_worker(rest[device::devices], device, pack, folder) for device in range(min(devices, len(rest)))]
-        for listing, worker in workers:
-            worker.wait()
-            listing.unlink(missing_ok=True)
-    return sweep(jobs, pack=pack, say=say, watch=watch)  # finished ones are read; what a lost worker left is done here
-
-
-def _worker(jobs: list[Job], device: int, pack: int, folder: Path) -> tuple[Path, subprocess.Popen]:
-    listing = folder / f".jobs-{device}.json"
-    write_jobs(jobs, listing)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(device)}
-    return listing, subprocess.Popen([sys.executable, "-m", "scns.sweep", str(listing), str(pack)], env=environment)
 
 
 def finished(out: Path) -> dict[str, Any] | None:
@@ -155,45 +131,74 @@ def batches(jobs: list[Job], pack: int) -> list[list[Job]]:
     return groups
 
 
-def _run(batch: list[Job], say: Callable[[str], None], watch: Watch | None) -> list[Outcome]:
-    """Outcomes of a batch: together if it goes well, else in halves."""
-    try:
-        runs = fit_packed([(job.recipe, job.out) for job in batch], watch=watch)
-        return [Outcome(job, run.result) for job, run in zip(batch, runs, strict=True)]
-    except Stopped:
-        raise
-    except torch.OutOfMemoryError:
-        if len(batch) == 1:
-            return [Outcome(batch[0], None, "one run alone does not fit the device's memory; lower batch")]
+@dataclass(frozen=True)
+class _Failure:
+    """Why an attempt failed, in words alone: the error itself would keep the runs of the attempt in memory."""
+
+    reason: str
+    told: str  # with the traceback
+    memory: bool  # the device had too little
+
+
+class _Engine:
+    """Tries batches of jobs, together or in parts."""
+
+    def __init__(self, say: Callable[[str], None], watch: Watch | None) -> None:
+        self.say, self.watch, self.admission = say, watch, Admission()
+        self.said: set[int] = set()  # how many were tried instead: told once each
+
+    def run(self, batch: list[Job]) -> list[Outcome]:
+        """The outcomes of a batch: as many at once as may fit, and of those that fail in halves."""
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(batch):
+            left = batch[len(outcomes) :]
+            fitting = self.admission.fits([job.recipe for job in left])
+            if fitting < len(left) and fitting not in self.said:
+                self.said.add(fitting)
+                self.say(f"{len(left)} runs at once do not fit the device's memory; trying {fitting}.")
+            outcomes += self._try(left[:fitting])
+        return outcomes
+
+    def _try(self, batch: list[Job]) -> list[Outcome]:
+        ended = self._attempt(batch)
+        if not isinstance(ended, _Failure):
+            return ended
+        free_memory()
         half = (len(batch) + 1) // 2
-        say(f"{len(batch)} runs at once do not fit the device's memory; trying {half}.")
+        if ended.memory:
+            if len(batch) == 1:
+                return [Outcome(batch[0], None, "one run alone does not fit the device's memory; lower batch")]
+            self.admission.failed([job.recipe for job in batch], half)
+            return self.run(batch)
+        if len(batch) == 1:
+            self.say(f"{batch[0].out} failed ({ended.reason}); trying once more.")
+            return self._once_more(batch[0])
+        self.say(f"A pack of {len(batch)} failed ({ended.reason}); trying it in halves.")
+        return [*self.run(batch[:half]), *self.run(batch[half:])]
+
+    def _once_more(self, job: Job) -> list[Outcome]:
+        ended = self._attempt([job])
+        if not isinstance(ended, _Failure):
+            return ended
+        free_memory()
+        if job.out.is_dir():
+            with atomic(job.out / "error.txt") as temporary:
+                temporary.write_text(ended.told)
+        return [Outcome(job, None, ended.reason)]
+
+    def _attempt(self, batch: list[Job]) -> list[Outcome] | _Failure:
+        try:
+            runs = fit_packed([(job.recipe, job.out) for job in batch], watch=self.watch)
+            return [Outcome(job, run.result) for job, run in zip(batch, runs, strict=True)]
+        except Stopped:
+            raise
+        except Exception as error:
+            reason = str(error).split("\n")[0] or type(error).__name__
+            return _Failure(reason, traceback.format_exc(), isinstance(error, torch.OutOfMemoryError))
+
+
+def free_memory() -> None:
+    """Give back what runs that are over took of the host's and the device's memory."""
+    gc.collect()
+    if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-        return [outcome for part in (batch[:half], batch[half:]) for outcome in _run(part, say, watch)]
-    except Exception as error:
-        reason = _reason(error)
-        if len(batch) == 1:
-            say(f"{batch[0].out} failed ({reason}); trying once more.")
-            return [_once_more(batch[0], watch)]
-        half = (len(batch) + 1) // 2
-        say(f"A pack of {len(batch)} failed ({reason}); trying it in halves.")
-        return [outcome for part in (batch[:half], batch[half:]) for outcome in _run(part, say, watch)]
-
-
-def _once_more(job: Job, watch: Watch | None) -> Outcome:
-    try:
-        return Outcome(job, fit_packed([(job.recipe, job.out)], watch=watch)[0].result)
-    except Stopped:
-        raise
-    except Exception as error:
-        if Folder(job.out).path.is_dir():
-            with atomic(Path(job.out) / "error.txt") as temporary:
-                temporary.write_text(traceback.format_exc())
-        return Outcome(job, None, _reason(error))
-
-
-def _reason(error: Exception) -> str:
-    return str(error).split("\n")[0] or type(error).__name__
-
-
-if __name__ == "__main__":
-    sweep(read_jobs(Path(sys.argv[1])), pack=int(sys.argv[2]))

@@ -4,7 +4,7 @@ import gc
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from scns import augment
 from scns.agree import check_same_data, open_folder, resume_alike
 from scns.capture import Replay
+from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.features import Features
 from scns.join import elastic, joined
@@ -180,8 +181,8 @@ def fit_packed(
 ) -> list[Run]:
     """Train several recipes at once on one device: those that share batches and teacher in one graph."""
     watch = watch or Watch()
-    with joined(jobs[0][0].device) as world, backends([recipe for recipe, _ in jobs]):
-        runs = prepare(jobs, shelf, world)
+    with joined(jobs[0][0].device) as world, backends([recipe for recipe, _ in jobs]), ExitStack() as kept:
+        runs = prepare(jobs, shelf, world, kept)
         with world.alike(), polite_stop() as stopping:
             _train(runs, lambda: world.any(stopping()), watch)
         return runs
@@ -205,12 +206,22 @@ def _train(runs: list[Run], stopping: Callable[[], int], watch: Watch) -> None:
         packs = _still_training(packs, watch)
 
 
-def prepare(jobs: list[tuple[Recipe, str | Path]], shelf: Shelf | None = None, world: World | None = None) -> list[Run]:
-    """Runs with their data, teachers and networks; data and teachers are loaded once where recipes share them."""
+def prepare(
+    jobs: list[tuple[Recipe, str | Path]],
+    shelf: Shelf | None = None,
+    world: World | None = None,
+    kept: ExitStack | None = None,
+) -> list[Run]:
+    """Runs with their data, teachers and networks; data and teachers are loaded once where recipes share them.
+
+    Folders in which something is to be trained are `kept` to this process, as long as that stack lasts.
+    """
     shelf, world = shelf or Shelf(), world or World()
     runs = []
     for recipe, out in jobs:
         finished = open_folder(recipe, out, world)
+        if kept is not None and not finished:
+            world.together(partial(kept.enter_context, Folder(out).kept()))
         data = world.each(partial(shelf.data, recipe))
         check_same_data(data, world)
         teacher = world.each(partial(shelf.teacher, recipe))

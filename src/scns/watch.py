@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,10 @@ class Several(Watch):
 
 
 class Lines(Watch):
-    """One line an epoch."""
+    """One line an epoch; of the runs `under` a folder, each line says of which."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, under: Path | None = None) -> None:
+        self.console, self.under = console, under
         self.began: dict[int, tuple[float, int]] = {}  # of a run: when, and after how many epochs
 
     def note(self, sentence: str) -> None:
@@ -71,7 +72,8 @@ class Lines(Watch):
         when, before = self.began[id(run)]
         each = (time.perf_counter() - when) / (len(run.history) - before)
         left = each * (all_epochs(run) - len(run.history))
-        self._say(f"{progress_of(run)}  {facts(run, line)}  {clock(left)} left")
+        of = "" if self.under is None else f"{named(run, self.under)}  "
+        self._say(f"{of}{progress_of(run)}  {facts(run, line)}  {clock(left)} left")
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
@@ -80,8 +82,8 @@ class Lines(Watch):
 class Display(Watch):
     """A bar for each run, with the numbers of its last epoch below."""
 
-    def __init__(self, console: Console) -> None:
-        self.bars = _Bars(console)
+    def __init__(self, console: Console, under: Path | None = None) -> None:
+        self.bars, self.under = _Bars(console), under
         self.tasks: dict[int, TaskID] = {}
         self.drawn = 0.0
 
@@ -106,7 +108,7 @@ class Display(Watch):
         self.bars.update(task, completed=len(run.history), description=self._title(run))
 
     def _title(self, run: Run) -> str:
-        return f"{run.folder.path.name}  {progress_of(run)}"
+        return f"{named(run, self.under)}  {progress_of(run)}"
 
 
 class _Bars(Progress):
@@ -123,7 +125,7 @@ class _Bars(Progress):
 
 
 class TensorBoard(Watch):
-    """Scalars of every epoch, and pictures of negatives, as events in the run folder.
+    """Scalars of every epoch and, where wanted, pictures of negatives, as events in the run folder.
 
     Events are numbered by epoch, stages before the main one included. A run that goes on says from which number, so
     that epochs which were written but lost with a killed process are not shown twice.
@@ -132,18 +134,20 @@ class TensorBoard(Watch):
     every = 10  # epochs between pictures
     anchors, negatives = 6, 8  # rows and columns of a picture
 
-    def __init__(self) -> None:
-        self.writers: dict[int, Any] = {}
+    def __init__(self, pictures: bool = True) -> None:
+        self.pictures = pictures
+        self.writers: dict[Path, Any] = {}
 
     def start(self, run: Run) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        self._close(run)  # of a pack that failed and is tried again
         folder = run.folder.path / "tensorboard"
         resumed = {"purge_step": len(run.history) + 1} if folder.exists() else {}
-        self.writers[id(run)] = SummaryWriter(str(folder), **resumed)
+        self.writers[run.folder.path] = SummaryWriter(str(folder), **resumed)
 
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
-        writer, number = self.writers[id(run)], len(run.history)
+        writer, number = self.writers[run.folder.path], len(run.history)
         for name in losses(line):
             writer.add_scalar(f"loss/{name}", line[name], number)
         for name in ("train", "test", "validation"):
@@ -153,13 +157,17 @@ class TensorBoard(Watch):
         writer.add_scalar("images a second", images_per_second(run), number)
         sampler = getattr(run.method, "sampler", None)
         last = line["epoch"] == run.recipe.epochs
-        draws = sampler is not None and not sampler.everything  # all negatives are no picture
+        draws = self.pictures and sampler is not None and not sampler.everything  # all negatives are no picture
         if draws and "stage" not in line and (line["epoch"] % self.every == 1 or last):
             writer.add_image("negatives (anchor at the left)", self.picture(run, sampler, line["epoch"]), number)
         writer.flush()
 
     def finish(self, run: Run) -> None:
-        self.writers.pop(id(run)).close()
+        self._close(run)
+
+    def _close(self, run: Run) -> None:
+        if run.folder.path in self.writers:
+            self.writers.pop(run.folder.path).close()
 
     def close(self) -> None:
         while self.writers:
@@ -180,21 +188,30 @@ class TensorBoard(Watch):
 
 
 @contextmanager
-def watching(console: Console, terminal: bool, tensorboard: bool) -> Iterator[Watch]:
-    """A watch for one call of `fit`: a display or lines, and TensorBoard where it is wanted and installed."""
+def watching(console: Console, terminal: bool, tensorboard: bool, *, under: Path | None = None) -> Iterator[Watch]:
+    """A watch for one call of `fit`: a display or lines, and TensorBoard where it is wanted and installed.
+
+    That of a sweep names runs by their place `under` its folder, and draws no pictures, which take time.
+    """
     with ExitStack() as stack:
         watches: list[Watch] = []
         if terminal:
-            display = Display(console)
+            display = Display(console, under)
             stack.enter_context(display.bars)
             watches.append(display)
         else:
-            watches.append(Lines(console))
+            watches.append(Lines(console, under))
         if tensorboard and _has_tensorboard():
-            events = TensorBoard()
+            events = TensorBoard(pictures=under is None)
             stack.callback(events.close)
             watches.append(events)
         yield Several(watches)
+
+
+def named(run: Run, under: Path | None) -> str:
+    """The run's folder as seen from the one it lies under; its name alone elsewhere."""
+    path = run.folder.path
+    return str(path.relative_to(under)) if under is not None and path.is_relative_to(under) else path.name
 
 
 def all_epochs(run: Run) -> int:

@@ -64,10 +64,12 @@ def sweep(
     A table of the paper is its cells and, first, their teachers: scns sweep t3 --rows 'instance*,kld' --columns
     resnet110-resnet20 --seeds 3. Cells have names too: scns sweep t3/kld/resnet110-resnet20
     """
-    from scns.plan import check_data, check_folders, plan
-    from scns.sweep import finished, run_everywhere
+    from scns import preflight
+    from scns.plan import check_data, check_folders, check_free, plan
+    from scns.sweep import finished
     from scns.train import Stopped
     from scns.watch import watching
+    from scns.workers import run_everywhere
 
     for option, number in (("--seeds", seeds), ("--pack", pack), ("--epochs", epochs)):
         if number is not None and number < 1:
@@ -97,7 +99,11 @@ def sweep(
     if dry_run:
         return
     if engine == "local":  # on a cluster the data lie where the runs are
-        check_data([job for job in jobs if finished(job.out) is None])
+        waiting = [job for job in jobs if finished(job.out) is None]
+        for job in waiting:
+            preflight.check_device(job.recipe)
+        check_data(waiting)
+        check_free(waiting)
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now, not once a run
     try:
         if engine == "ray":
@@ -105,7 +111,7 @@ def sweep(
 
             outcomes = sweep_on_ray(jobs, pack=pack, folder=out, address=address, say=_say)
         else:
-            with watching(screen.err, screen.redraws(), False) as watch:
+            with watching(screen.err, screen.redraws(), True, under=out) as watch:
                 outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
     except Stopped as stopped:
         screen.err.print(str(stopped), markup=False, soft_wrap=True)

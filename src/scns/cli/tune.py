@@ -38,7 +38,7 @@ def tune(
     for _, job in jobs(chosen, grid or [], out):
         preflight.check(job.recipe)
     try:
-        with watching(screen.err, screen.redraws(), False) as watch:
+        with watching(screen.err, screen.redraws(), True, under=out) as watch:
             found = search(
                 chosen, grid or [], out, pack=pack, say=lambda line: screen.err.print(line, markup=False), watch=watch
             )

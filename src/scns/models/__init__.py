@@ -4,7 +4,7 @@ import sys
 
 from scns import plugins
 from scns.errors import InputError
-from scns.models._cost import flops, parameters
+from scns.models._cost import flops, outputs, parameters
 from scns.models._fold import folded
 from scns.models._fuse import fused, fusible
 from scns.models._hooks import HookedNetwork, features_of
@@ -24,6 +24,7 @@ __all__ = [
     "fusible",
     "load_weights",
     "names",
+    "outputs",
     "parameters",
     "start_from",
 ]

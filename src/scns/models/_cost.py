@@ -1,4 +1,4 @@
-"""How large a network is: parameters, and floating-point operations of a forward pass."""
+"""How large a network is: parameters, and operations and outputs of a forward pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +20,15 @@ def flops(network: nn.Module, size: int) -> int:
     A multiply-add of a convolution or linear layer is 2; norms, activations, sums and pools are not counted.
     The network may live on the device "meta", where nothing is computed.
     """
+    return _counted(network, size).operations
+
+
+def outputs(network: nn.Module, size: int) -> int:
+    """How many numbers the convolutions and linear layers put out for one image of `size` x `size` pixels."""
+    return _counted(network, size).outputs
+
+
+def _counted(network: nn.Module, size: int) -> "_Counter":
     modes = [(module, module.training) for module in network.modules()]
     image = torch.zeros(1, 3, size, size, device=next(network.parameters()).device)
     try:
@@ -29,7 +38,7 @@ def flops(network: nn.Module, size: int) -> int:
     finally:
         for module, training in modes:
             module.training = training
-    return counter.total
+    return counter
 
 
 class _Counter(TorchFunctionMode):
@@ -37,7 +46,7 @@ class _Counter(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.total = 0
+        self.operations, self.outputs = 0, 0
 
     def __torch_function__(
         self,
@@ -51,5 +60,6 @@ class _Counter(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if func in (F.conv2d, F.linear):
             positions = result.numel() // result.shape[1]  # of one image: [1, channels, height, width] or [1, classes]
-            self.total += 2 * args[1].numel() * positions  # args[1] is the weight
+            self.outputs += result.numel()
+            self.operations += 2 * args[1].numel() * positions  # args[1] is the weight
         return result
