@@ -1,9 +1,15 @@
 """Run folders: whole or not at all, and refused with a sentence when they are something else."""
 
+import errno
 import json
+import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +19,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from conftest import disk_of
-from engine_runs import SIZE, recipe, single, teacher, weights
+from engine_runs import SIZE, recipe, single, small_words, teacher, weights
 from scns import checkpoint, files
 from scns.checkpoint import Folder
 from scns.errors import InputError
+from scns.lock import held, release
 from scns.recipe import Recipe
 from scns.recipes import load_recipe
+from scns.run import Run
 from scns.runs import load_student
-from scns.train import prepare
+from scns.train import Watch, fit_packed, prepare
+
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="asks for what this machine lacks")
 
 
 def folder(tmp_path: Path) -> Folder:
@@ -206,3 +216,148 @@ def test_a_run_does_not_go_on_with_other_defaults(tmp_path: Path) -> None:
     kept.write_text(kept.read_text().replace('"tau": 0.07', '"tau": 0.2'))
     with pytest.raises(InputError, match=r"another recipe: method\.tau \(0\.2 there, 0\.07 asked\)"):
         made.open(wanted)
+
+
+# --- one process a folder
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from scns.lock import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def another_process(folder: Path) -> Iterator[subprocess.Popen]:
+    """One that holds the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDING, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(scns: Callable, tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    writing = made.path / ".log.jsonl.abc.part"
+    writing.touch()
+    before = (made.path / "recipe.json").read_bytes()
+    with another_process(made.path) as other:
+        sentence = (
+            rf"Another process \(process {other.pid} on .*\) trains in '.*run'; let it finish, stop it, or choose"
+        )
+        for act in (lambda: made.open(Recipe(epochs=7)), lambda: single(recipe(), made.path)):
+            with pytest.raises(InputError, match=sentence):
+                act()
+        ran = scns("train", "mini-ce", *small_words(), "--out", made.path)
+        assert ran.code == 2 and f"process {other.pid}" in ran.err and ran.out == "" and "Traceback" not in ran.err
+        assert writing.exists() and (made.path / "recipe.json").read_bytes() == before, "nothing of the other's is lost"
+        other.kill()
+        other.wait()
+        assert (made.path / ".lock").exists()
+        single(recipe(epochs=1), made.path)  # what a killed one left is in nobody's way
+    assert not list(made.path.glob(".*"))
+
+
+def test_a_finished_run_is_read_whoever_has_its_folder(tmp_path: Path) -> None:
+    shutil.copytree(teacher(), tmp_path / "run")
+    with another_process(tmp_path / "run"):
+        assert single(recipe(), tmp_path / "run").result
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12 warns of forks of threads
+def test_folders_are_kept_while_runs_train_and_free_afterwards(tmp_path: Path) -> None:
+    """Also from a fork, which shares the open file, and with several runs in one process."""
+
+    class Look(Watch):
+        refused = 0
+
+        def epoch(self, run: Run, line: dict[str, Any]) -> None:
+            with pytest.raises(InputError, match="is asked for twice at the same time"), held(run.folder.path):
+                pass
+            Look.refused += 1
+
+    paths = [tmp_path / "a", tmp_path / "b"]
+    fit_packed([(recipe(epochs=1, seed=seed), path) for seed, path in enumerate(paths)], watch=Look())
+    assert Look.refused == 2 and not [each for path in paths for each in path.glob(".*")]
+    with held(paths[0]):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(InputError, match="twice"), held(paths[0]):
+            pass
+        reading, writing = os.pipe()
+        late = os.fork()  # goes on after this process has let go
+        if late == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        os.close(reading)
+    with held(paths[0]):
+        os.close(writing)
+        os.waitpid(late, 0)
+
+
+def test_a_lock_that_was_removed_meanwhile_counts_for_nobody(tmp_path: Path) -> None:
+    """A folder taken from a process that was cut off: that one does not let go of the other's lock."""
+    with held(tmp_path):
+        release(tmp_path)
+        with held(tmp_path):
+            pass
+        assert not (tmp_path / ".lock").exists()
+        later = held(tmp_path)
+        later.__enter__()
+    assert (tmp_path / ".lock").exists()
+    later.__exit__(None, None, None)
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_file_system_without_locks_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("scns.lock.fcntl.flock", unknown)
+    assert single(recipe(epochs=1), tmp_path / "run").result and not list((tmp_path / "run").glob(".*"))
+
+
+# --- folders of runs that never began
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"root": "nowhere"},
+        {"batch": 500},
+        {"method": "kld", "teacher": "nowhere"},
+        pytest.param({"precision": "bf16"}, marks=NO_CUDA),
+        pytest.param({"device": "cuda"}, marks=NO_CUDA),
+    ],
+)
+def test_bad_input_leaves_no_folder(changes: dict[str, Any], scns: Callable, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        single(recipe(**changes), tmp_path / "fitted")
+    settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    assert scns("train", "mini-ce", *small_words(), *settings, "--out", tmp_path / "trained").code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_input_leaves_what_was_trained_or_is_a_persons_own(tmp_path: Path) -> None:
+    shutil.copytree(teacher(), tmp_path / "trained")
+    (tmp_path / "trained" / "result.json").unlink()
+    (tmp_path / "noted").mkdir()
+    (tmp_path / "noted" / "recipe.json").write_text(json.dumps(recipe().as_dict()))
+    (tmp_path / "noted" / "notes.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in (tmp_path / "trained").iterdir() if path.name != "recipe.json"}
+    for name in ("trained", "noted"):
+        with pytest.raises(InputError, match="nowhere"):
+            single(recipe(root="nowhere"), tmp_path / name)
+    assert {path: path.read_bytes() for path in before} == before
+    assert sorted(path.name for path in (tmp_path / "noted").iterdir()) == ["notes.txt", "recipe.json"]
