@@ -461,3 +461,12 @@ def test_bad_words_of_a_table(
 ) -> None:
     code, _, err = scns("sweep", *words, "--out", tmp_path / "runs")
     assert code == 2 and message in err and not (tmp_path / "runs").exists()
+
+
+def test_a_damaged_result_is_told_and_costs_no_other(tmp_path: Path) -> None:
+    wanted = recipe("ce", epochs=1)
+    jobs = [Job(replace(wanted, seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
+    sweep(jobs[:1], say=lambda _: None)
+    (jobs[0].out / "result.json").write_text('{"test": 5}')
+    told, whole = sweep(jobs, pack=2, say=lambda _: None)
+    assert told.result is None and "result.json' lacks seconds" in told.error and whole.result is not None

@@ -188,6 +188,7 @@ def test_a_single_cell_is_the_run_of_a_sweep(tmp_path: Path, monkeypatch: pytest
     swept = plan([tables.cell(name)], Path("runs"), seeds=3, settings=settings, epochs=20)
     assert single(name, seed=2, settings=settings, epochs=20) == swept[-1]
     assert single(name, settings=["seed=1"]).recipe.seed == 1
+    assert single(name, seed=2**62).recipe.seed == 2**62  # at once
     elsewhere = single(name, Path("mine"))
     assert elsewhere.out == Path("mine") and elsewhere.recipe.teacher == "runs/t3/teacher/resnet110-0"
     assert single("t3/ce/resnet20") == single("t3/ce/wrn-40-1-resnet20")

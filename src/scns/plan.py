@@ -45,14 +45,14 @@ def plan(
     cells: Sequence[Cell],
     out: Path,
     *,
-    seeds: int = 1,
+    seeds: int | Sequence[int] = 1,
     settings: Sequence[str] = (),
     epochs: int | None = None,
     subset: int | None = None,
     same_batches: bool = False,
     weights: Path | None = None,
 ) -> list[Job]:
-    """Jobs for the cells with seeds 0, 1, ...; each teacher once, with seed 0, before its students.
+    """Jobs for the cells with so many seeds (0, 1, ...) or these; each teacher once, with seed 0, before its students.
 
     Fewer epochs keep the shape of the schedule: milestones move with them. Settings change teachers too, apart from
     those that choose the method or the teacher; `teacher=` puts a teacher of one's own in place of the table's.
@@ -80,7 +80,7 @@ def plan(
             kept = [word for word in settings if not word.startswith(_OF_THE_STUDENT)]
             after = (add(_shrunk(source.with_settings(kept), source, epochs, subset), cell.teacher, 0, ()),)
             recipe = replace(recipe, teacher=str(after[0]))
-        for seed in range(seeds):
+        for seed in range(seeds) if isinstance(seeds, int) else seeds:
             add(recipe, cell.run, seed, after)
     needed = {path for job in jobs.values() for path in job.after}
     return sorted(jobs.values(), key=lambda job: job.out not in needed)
@@ -105,7 +105,7 @@ def single(
     root = Path("runs")
     if out is not None and tables.run_at(out.absolute()) == cell.run:
         root = (out if len(out.parts) >= 3 else out.absolute()).parents[2]
-    jobs = plan([cell], root, seeds=seed + 1, settings=settings, epochs=epochs, subset=subset)
+    jobs = plan([cell], root, seeds=[seed], settings=settings, epochs=epochs, subset=subset)
     (job,) = (each for each in jobs if each.out == tables.folder(cell.run, seed, root))
     for teacher in job.after:
         if not (teacher / "model.safetensors").exists():

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from scns.admission import Admission
+from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.files import atomic
 from scns.recipe import Recipe, from_dict
@@ -63,10 +64,9 @@ def sweep(
 
 def finished(out: Path) -> dict[str, Any] | None:
     """The result of a finished run folder, or None."""
-    path = Path(out) / "result.json"
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        return Folder(out).result()
+    except (InputError, OSError):
         return None
 
 

@@ -54,7 +54,12 @@ def train(
         bool, typer.Option("--compile", help="Compile the whole step: a minute first, then up to twice as fast.")
     ] = False,
     no_graph: Annotated[bool, typer.Option("--no-graph", help="Do not capture the step in a CUDA graph.")] = False,
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits on every CUDA run.")] = False,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic", help="The same bits on every CUDA run; crd and scns, which add by atomics, apart."
+        ),
+    ] = False,
     gather: Annotated[
         str | None, typer.Option(help="Under torchrun: losses of the whole batch auto (where needed), always or never.")
     ] = None,
