@@ -142,7 +142,7 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path: Path) -> No
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".recipe.json.abc.part").write_text("half")
     folder(tmp_path)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["recipe.json"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"recipe.json", ".new"}
 
 
 class Usage(NamedTuple):
@@ -216,6 +216,8 @@ def test_a_run_does_not_go_on_with_other_defaults(tmp_path: Path) -> None:
     kept.write_text(kept.read_text().replace('"tau": 0.07', '"tau": 0.2'))
     with pytest.raises(InputError, match=r"another recipe: method\.tau \(0\.2 there, 0\.07 asked\)"):
         made.open(wanted)
+    with pytest.raises(InputError, match=r"method\.tau"):  # nor where its teacher has moved
+        made.check(replace(wanted, teacher="elsewhere"), but=("teacher",))
 
 
 # --- one process a folder
@@ -355,9 +357,30 @@ def test_bad_input_leaves_what_was_trained_or_is_a_persons_own(tmp_path: Path) -
     (tmp_path / "noted").mkdir()
     (tmp_path / "noted" / "recipe.json").write_text(json.dumps(recipe().as_dict()))
     (tmp_path / "noted" / "notes.txt").write_text("mine")
+    for name in ("described", "empty"):
+        (tmp_path / name).mkdir()
+    shutil.copy(tmp_path / "noted" / "recipe.json", tmp_path / "described")
     before = {path: path.read_bytes() for path in (tmp_path / "trained").iterdir() if path.name != "recipe.json"}
-    for name in ("trained", "noted"):
+    for name in ("trained", "noted", "described", "empty"):
         with pytest.raises(InputError, match="nowhere"):
             single(recipe(root="nowhere"), tmp_path / name)
     assert {path: path.read_bytes() for path in before} == before
     assert sorted(path.name for path in (tmp_path / "noted").iterdir()) == ["notes.txt", "recipe.json"]
+    assert [path.name for path in (tmp_path / "described").iterdir()] == ["recipe.json"]
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_recipe_that_another_process_wrote_meanwhile_does_not_stay(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    assert Folder(made.path).open(Recipe(epochs=7)) is False  # nothing is trained yet
+    with made.kept(Recipe()):
+        assert made.recipe() == Recipe()
+        made.log([])
+    assert {path.name for path in made.path.iterdir()} == {"recipe.json", "log.jsonl"}
+
+
+def test_a_folder_that_vanishes_leaves_the_first_error(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    with pytest.raises(InputError, match="the first"), made.kept(Recipe()):
+        shutil.rmtree(made.path)
+        raise InputError("the first")

@@ -20,6 +20,7 @@ from conftest import ALONE
 from engine_runs import recipe
 from scns.cluster import Claim, _enter, _marked, share, sweep_on_ray
 from scns.errors import InputError
+from scns.lock import held
 from scns.results import Line, read
 from scns.run import Run
 from scns.sweep import Job, sweep
@@ -310,3 +311,11 @@ def test_a_node_that_cannot_take_part(
 def test_bad_words(scns: Callable[..., tuple[int, str, str]], tmp_path: Path, words: tuple, message: str) -> None:
     code, _, said = scns("sweep", "mini-ce", *words, "--out", tmp_path / "runs")
     assert code == 2 and message in said and not (tmp_path / "runs").exists()
+
+
+def test_a_claim_takes_a_folder_from_another_claim_alone(tmp_path: Path) -> None:
+    with held(tmp_path):
+        Claim([tmp_path])
+        assert (tmp_path / ".lock").exists()  # of `scns train`, which does not look at claims
+        Claim([tmp_path])
+        assert not (tmp_path / ".lock").exists()

@@ -34,6 +34,7 @@ _RESULT: dict[str, Any] = {
     "method": str,
     "data": str,
 }  # what every result has
+_NEW, _WHOLE = ".new", "folder"  # a file that stands for a recipe, or folder, of ours that was not trained yet
 _AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
 
 
@@ -54,42 +55,59 @@ class Folder:
             raise InputError(f"'{self.path}' is not empty and no run folder (no recipe.json); choose another --out.")
         if self.finished:
             return True
+        made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         with held(self.path):
+            if not kept.exists():
+                (self.path / _NEW).write_text(_WHOLE if made else "")
             for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
                 part.unlink(missing_ok=True)
-            with atomic(kept) as temporary:
-                known = {"version": __version__, "format": _FORMAT, **recipe.as_dict(), "resolved": _resolved(recipe)}
-                temporary.write_text(json.dumps(known, indent=1))
+            self._describe(recipe)
         return False
+
+    def _describe(self, recipe: Recipe) -> None:
+        with atomic(self.path / "recipe.json") as temporary:
+            known = {"version": __version__, "format": _FORMAT, **recipe.as_dict(), "resolved": _resolved(recipe)}
+            temporary.write_text(json.dumps(known, indent=1))
 
     def check(self, recipe: Recipe, but: Collection[str] = ()) -> None:
         """Raise where something was trained by another recipe, keys in `but` apart; else nothing would be lost."""
-        changed = {key: values for key, values in self.changes(recipe).items() if key not in but}
+        changed = self.changes(recipe, but)
         if changed and (self.finished or (self.path / "last.safetensors").exists()):
             words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
             raise InputError(f"'{self.path}' holds a run with another recipe: {words}; choose another --out.")
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Keep the folder to this process while it trains; bad input that shows before anything is written removes it.
+    def kept(self, recipe: Recipe) -> Iterator[None]:
+        """Keep the folder to this process while it trains; bad input that shows before that removes what `open` made.
 
         So that nobody wonders about a folder with a recipe and no run.
         """
-        bad = False
+        emptied = False
         try:
             with held(self.path):
+                self.check(recipe)  # another process may have had it since it was opened
+                self._describe(recipe)
                 try:
                     yield
                 except (InputError, OSError):
-                    bad = {each.name for each in self.path.iterdir() if each.name != ".lock"} == {"recipe.json"}
-                    if bad:
-                        (self.path / "recipe.json").unlink()
+                    with suppress(OSError):
+                        emptied = self._forget()
                     raise
         finally:
-            if bad:
+            if emptied:
                 with suppress(OSError):  # somebody has begun something there
                     self.path.rmdir()
+
+    def _forget(self) -> bool:
+        """Remove the recipe that `open` wrote where nothing came of it; True where the folder was its own too."""
+        new, there = self.path / _NEW, {each.name for each in self.path.iterdir()}
+        if _NEW not in there or there - {_NEW, ".lock"} != {"recipe.json"}:
+            return False
+        whole = new.read_text() == _WHOLE
+        (self.path / "recipe.json").unlink()
+        new.unlink()
+        return whole
 
     def mark(self, rank: int) -> None:
         """Show that this rank can write here."""
@@ -156,8 +174,9 @@ class Folder:
         except (OSError, ValueError, AttributeError):
             return {}
 
-    def changes(self, recipe: Recipe) -> dict[str, tuple[Any, Any]]:
-        """What another recipe has otherwise than the run's; of the same one, what its method means otherwise by now."""
+    def changes(self, recipe: Recipe, but: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+        """What another recipe has otherwise than the run's, keys in `but` apart; of the same one, what its method means
+        otherwise by now."""
         then, now = self.resolved(), _resolved(recipe)
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
         changed = differences(self.recipe(), recipe)
@@ -166,7 +185,7 @@ class Folder:
             pair = old.get(key, then.get(key)), new.get(key, now.get(key))
             if pair[0] != pair[1]:
                 changed[f"method.{key}"] = pair
-        return changed or meant
+        return {key: pair for key, pair in changed.items() if key not in but} or meant
 
     def save(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Write a checkpoint: one file, so that weights and progress can never disagree."""
@@ -208,6 +227,7 @@ class Folder:
         """Write the log anew with these lines: those after a checkpoint happen again."""
         with atomic(self.path / "log.jsonl") as temporary:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (self.path / _NEW).unlink(missing_ok=True)
 
     def note(self, line: dict[str, Any]) -> None:
         """Add a line to the log, in one piece, so that it can be watched while the run goes on.

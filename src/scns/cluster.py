@@ -223,7 +223,8 @@ class Claim(Watch):
     def __init__(self, folders: list[Path]) -> None:
         self.name, self.folders, self.lost = uuid.uuid4().hex, folders, False
         for folder in folders:
-            lock.release(folder)  # of a process that was cut off, and will find out
+            if (folder / ".owner").exists():
+                lock.release(folder)  # of a process that was cut off, and will find out; any other keeps its lock
             with atomic(folder / ".owner") as temporary:
                 temporary.write_text(self.name)
 

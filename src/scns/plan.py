@@ -169,9 +169,12 @@ def check_folders(jobs: Sequence[Job]) -> None:
 
 
 def check_free(jobs: Sequence[Job]) -> None:
-    """Raise where another process trains in one of the folders: the same sweep was probably started twice."""
+    """Raise where another process trains in one of the folders: the same sweep was probably started twice.
+
+    On a cluster, nodes that are lost may still hold a folder; it is taken from them.
+    """
     for job in jobs:
-        if job.out.is_dir():
+        if job.out.is_dir() and not (job.out / ".owner").exists():
             with held(job.out):
                 pass
 

@@ -221,7 +221,7 @@ def prepare(
     for recipe, out in jobs:
         finished = open_folder(recipe, out, world)
         if kept is not None and not finished:
-            world.together(partial(kept.enter_context, Folder(out).kept()))
+            world.together(partial(kept.enter_context, Folder(out).kept(recipe)))
         data = world.each(partial(shelf.data, recipe))
         check_same_data(data, world)
         teacher = world.each(partial(shelf.teacher, recipe))

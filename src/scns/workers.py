@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,12 +62,13 @@ def _spread(jobs: list[Job], devices: int, pack: int, folder: Path) -> dict[str,
                 listing = Path(place) / f"jobs-{number}.json"
                 write_jobs(jobs[number::devices], listing)
                 words = [sys.executable, "-c", _START, str(listing), str(path), str(pack), str(folder)]
-                workers.append(subprocess.Popen(words, env={**os.environ, "CUDA_VISIBLE_DEVICES": name}))
+                seen = {**os.environ, "CUDA_VISIBLE_DEVICES": name}
+                workers.append(subprocess.Popen(words, env=seen, stdin=subprocess.PIPE))
             asked = _wait(workers, stopping)
         finally:
             for worker in workers:  # none goes on alone, whatever happened here
                 worker.kill()
-                worker.wait()
+                worker.communicate()
         if asked:
             where = f"Stopped; checkpoints are in the run folders of '{folder}'"
             raise Stopped(f"{where}. The same command goes on from there.", asked)
@@ -78,7 +81,7 @@ def _wait(workers: list[subprocess.Popen], stopping: Callable[[], int]) -> int:
     asked = 0
     while any(worker.poll() is None for worker in workers):
         if not asked and (asked := stopping()):
-            for worker in workers:
+            for worker in workers if os.name == "posix" else []:  # elsewhere Ctrl-C has reached them by the console
                 worker.send_signal(asked)
         time.sleep(_LOOK)
     return asked or stopping()
@@ -90,9 +93,16 @@ def visible(devices: int) -> list[str]:
     return listed[:devices] if len(listed) >= devices else [str(number) for number in range(devices)]
 
 
+def _follow() -> None:
+    """Stop politely when the process that started this one is gone, however it ended: nobody holds our input then."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def work() -> None:
     """The process of one GPU, with the words JOBS.json FAILED.json PACK FOLDER."""
     listing, failed, pack, folder = sys.argv[1:]
+    threading.Thread(target=_follow, daemon=True).start()
     # Several workers and one terminal: there it is left to the display of the process that started us.
     console = Console(stderr=True, quiet=sys.stderr.isatty())
     try:

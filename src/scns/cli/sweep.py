@@ -98,12 +98,12 @@ def sweep(
     _show_plan(jobs, pack, bool(cells), engine == "local")
     if dry_run:
         return
+    waiting = [job for job in jobs if finished(job.out) is None]
+    check_free(waiting)
     if engine == "local":  # on a cluster the data lie where the runs are
-        waiting = [job for job in jobs if finished(job.out) is None]
         for job in waiting:
             preflight.check_device(job.recipe)
         check_data(waiting)
-        check_free(waiting)
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now, not once a run
     try:
         if engine == "ray":
