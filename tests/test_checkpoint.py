@@ -56,7 +56,7 @@ def test_a_line_that_the_disk_has_no_room_for_is_told(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, ((made.path / "log.jsonl").stat().st_size + 5, most))  # 5 more bytes
-        with pytest.raises(InputError, match=r"The log in '.*run' cannot be written .*No space left"):
+        with pytest.raises(InputError, match=r"The log cannot be written to '.*run' .*No space left"):
             made.note({"epoch": 2})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
@@ -169,7 +169,9 @@ def test_a_failed_write_leaves_the_checkpoint_before(
         raise error
 
     monkeypatch.setattr(checkpoint, "save_file", fail)
-    with pytest.raises(InputError, match=r"cannot be written to '.*run' \(.*[Nn]o space.*the one before is intact"):
+    with pytest.raises(
+        InputError, match=r"cannot be written to '.*run' \(.*[Nn]o space.*the last checkpoint is intact"
+    ):
         made.save({"a": torch.zeros(2)}, {"epoch": 2})
     assert torch.equal(weights(made.path)["a"], torch.ones(2)) and not list(made.path.glob(".*.part"))
 

@@ -98,7 +98,7 @@ def test_options_are_settings_and_the_run_is_named_after_recipe_and_seed(
         (["mini-ce", "--seed", "9" * 23], f"seed={'9' * 23} must be below 2^63 = 9223372036854775808."),
         (
             ["mini-ce", "--subset", "300", "--set", "validation=0.00001"],
-            "validation=1e-05 of 2,500 training images is 0.025 images, so none; give at least 0.0002, or 0",
+            "validation=1e-05 of 2,500 training images is 0.025 images, so none; give at least 0.0004, or 0",
         ),
         (["mini-ce", "--set", "validation=0.9999"], "validation=0.9999 holds out all of the 2,500 training images"),
         (["mini-kld"], "'kld' needs a teacher; train one first (scns train mini-ce --out runs/mini-ce)"),

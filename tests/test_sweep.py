@@ -87,32 +87,29 @@ def test_teachers_come_first(tmp_path: Path) -> None:
     assert all(outcome.result for outcome in sweep([student, teacher], pack=4, say=lambda line: None))
 
 
-def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
+def room_for(most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of packs that are tried, of which those of more than `most` runs do not fit."""
+    sizes: list[int] = []
     real = sweeping.fit_packed
 
     def small_memory(pairs: list, watch: object = None) -> list:
         sizes.append(len(pairs))
-        if len(pairs) > 1:
+        if len(pairs) > most:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(pairs)
 
     monkeypatch.setattr(sweeping, "fit_packed", small_memory)
+    return sizes
+
+
+def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = room_for(1, monkeypatch)
     assert all(outcome.result for outcome in sweep(jobs(tmp_path), pack=3, say=lambda line: None))
     assert sizes == [3, 2, 1, 1, 1]
 
 
 def test_later_packs_keep_to_what_did_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, said = [], []
-    real = sweeping.fit_packed
-
-    def small_memory(pairs: list, watch: object = None) -> list:
-        sizes.append(len(pairs))
-        if len(pairs) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(pairs)
-
-    monkeypatch.setattr(sweeping, "fit_packed", small_memory)
+    sizes, said = room_for(2, monkeypatch), []
     assert all(outcome.result for outcome in sweep(jobs(tmp_path, 7), pack=4, say=said.append))
     assert sizes == [4, 2, 2, 2, 1] and len(said) == 1
 
@@ -181,14 +178,21 @@ def test_a_run_that_failed_and_then_went_well_has_no_error_left(tmp_path: Path) 
 # --- several GPUs
 
 
-def test_several_devices_share_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_devices_share_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Two processes train; this one only reads what they left, and believes them what has failed."""
-    trained = []
+    trained, codes = [], []
+    wait = workers._wait
+    monkeypatch.setattr(
+        workers, "_wait", lambda all, stopping: (wait(all, stopping), codes.extend(w.poll() for w in all))[0]
+    )
     monkeypatch.setattr(sweeping, "fit_packed", lambda pairs, watch=None: trained.append(pairs))
     bad = Job(tiny(batch=500), tmp_path / "bad")
     outcomes = run_everywhere([*jobs(tmp_path, 2), bad], pack=2, folder=tmp_path, say=lambda line: None, devices=2)
     assert [bool(outcome.result) for outcome in outcomes] == [True, True, False] and not trained
     assert "batch=500 is larger than the 120 training images" in outcomes[2].error
+    assert codes == [0, 0] and "Fatal" not in capfd.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run-0", "run-1"]
     if find_spec("tensorboard"):
         assert list((tmp_path / "run-0" / "tensorboard").iterdir())

@@ -139,7 +139,7 @@ def test_the_log_can_be_watched_between_checkpoints(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(ended: dict) -> None:
     folder, _ = ended["ce", "stopped by a full disk"]
     said = (folder / "said.txt").read_text()
-    assert "A checkpoint cannot be written" in said and "the one before is intact" in said and str(folder) in said
+    assert "A checkpoint cannot be written" in said and "the last checkpoint is intact" in said and str(folder) in said
 
 
 def test_a_stopped_run_keeps_its_place_in_the_epoch(tmp_path: Path) -> None:

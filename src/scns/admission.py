@@ -1,6 +1,5 @@
 """How many runs of a sweep are let onto a GPU at once."""
 
-import gc
 from functools import cache
 from itertools import accumulate
 
@@ -36,7 +35,6 @@ class Admission:
         except InputError:  # the run itself says it
             return most
         if device.type == "cuda":
-            gc.collect()  # graphs and tables of runs that are done are free again
             free = room.free(device)
             most = min(most, sum(taken <= free for taken in accumulate(least(each) for each in recipes)))
         return max(1, most)

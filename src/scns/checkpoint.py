@@ -191,15 +191,21 @@ class Folder:
         """Write a checkpoint: one file, so that weights and progress can never disagree."""
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         self._check_space(sum(value.nbytes for value in kept.values()))
-        try:
+        with self._told("A checkpoint"):
             with atomic(self.path / "last.safetensors") as temporary:
                 save_file(kept, temporary, metadata={"progress": json.dumps(progress)})
             with atomic(self.path / "state.json") as temporary:  # for people; the file above decides
                 temporary.write_text(json.dumps(progress, indent=1))
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """What the system refuses to write, in a sentence."""
+        try:
+            yield
         except (OSError, SafetensorError) as error:
             raise InputError(
-                f"A checkpoint cannot be written to '{self.path}' ({error}); the one before is intact: free space "
-                "there and give the same command again."
+                f"{what} cannot be written to '{self.path}' ({error}); the last checkpoint is intact: free space there "
+                "and give the same command again."
             ) from None
 
     def _check_space(self, size: int) -> None:
@@ -235,29 +241,17 @@ class Folder:
         A line that is lost with the machine, or cut short by a full disk, is written again from the checkpoint.
         """
         told = (json.dumps(line) + "\n").encode()
-        try:
-            with open(self.path / "log.jsonl", "ab", buffering=0) as file:
-                if file.write(told) < len(told):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise InputError(
-                f"The log in '{self.path}' cannot be written ({error}); the last checkpoint is intact: free space "
-                "there and give the same command again."
-            ) from None
+        with self._told("The log"), open(self.path / "log.jsonl", "ab", buffering=0) as file:
+            if file.write(told) < len(told):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def save_model(self, student: nn.Module, images: Images) -> None:
         """Write the student alone, with what its user must know of the images it was trained on."""
         kept = {name: value.detach().cpu().contiguous() for name, value in student.state_dict().items()}
         known = {"classes": images.names, "size": images.size, "mean": images.mean, "std": images.std}
         about = {"student": self.recipe().student, **{key: json.dumps(value) for key, value in known.items()}}
-        try:
-            with atomic(self.path / "model.safetensors") as temporary:
-                save_file(kept, temporary, metadata=about)
-        except OSError as error:
-            raise InputError(
-                f"The student cannot be written to '{self.path}' ({error}); the last checkpoint is intact: free space "
-                "there and give the same command again."
-            ) from None
+        with self._told("The student"), atomic(self.path / "model.safetensors") as temporary:
+            save_file(kept, temporary, metadata=about)
 
     def finish(self, result: dict[str, Any]) -> None:
         with atomic(self.path / "result.json") as temporary:

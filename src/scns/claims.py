@@ -16,6 +16,7 @@ import torch
 
 from scns import models
 from scns.curves import WINDOW, epochs_to_converge
+from scns.recipe import FREE
 from scns.results import Entry, Results, history
 
 # Student's t, 97.5 %, for 1, 2, ... 30 degrees of freedom.
@@ -27,8 +28,7 @@ _NORMAL = 1.959964  # the same for infinitely many
 _BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
 OF_THE_METHOD = (
-    "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "data_seed", "root",
-    "device", "data_on", "tables", "checkpoint_every", "evaluate_every",
+    "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "data_seed", *FREE,
 )  # fmt: skip
 
 Key = tuple[object, ...]

@@ -52,7 +52,7 @@ _EXPECTED = {
     tuple: "whole numbers, such as 100,150",
     dict: "a table of the method's arguments",
 }
-_FREE = (
+FREE = (
     "device",
     "root",
     "data_on",
@@ -60,14 +60,7 @@ _FREE = (
     "evaluate_every",
     "tables",
 )  # may change from one start of a run to the next
-CHANCE = (
-    "seed",
-    "data_seed",
-    "root",
-    "device",
-    "checkpoint_every",
-    "evaluate_every",
-)  # in which runs of one setting differ
+CHANCE = ("seed", "data_seed", *FREE)  # in which runs of one setting differ
 
 
 @dataclass(frozen=True)
@@ -211,7 +204,7 @@ def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
     return {
         each.name: (getattr(one, each.name), getattr(other, each.name))
         for each in fields(Recipe)
-        if each.name not in _FREE and getattr(one, each.name) != getattr(other, each.name)
+        if each.name not in FREE and getattr(one, each.name) != getattr(other, each.name)
     }
 
 

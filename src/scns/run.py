@@ -355,12 +355,9 @@ def _held_out(train: Images, share: float, seed: int) -> tuple[Images, Images]:
     """(what is trained on, what is held out): some images each."""
     kept, held = train.split(share, seed)
     if not len(held):
-        least = 0.5 / len(train)  # half an image is rounded up
-        digits = math.ceil(-math.log10(least)) + 1
-        enough = math.ceil(round(least * 10**digits, 6)) / 10**digits
         raise InputError(
             f"validation={share:g} of {len(train):,} training images is {share * len(train):.2g} images, so none; give "
-            f"at least {enough:g}, or 0 for no validation."
+            f"at least {1 / len(train):.2g}, or 0 for no validation."
         )
     if not len(kept):
         raise InputError(f"validation={share:g} holds out all of the {len(train):,} training images; lower it.")

@@ -152,6 +152,7 @@ class _Engine:
         outcomes: list[Outcome] = []
         while len(outcomes) < len(batch):
             left = batch[len(outcomes) :]
+            free_memory()
             fitting = self.admission.fits([job.recipe for job in left])
             if fitting < len(left) and fitting not in self.said:
                 self.said.add(fitting)
@@ -163,7 +164,6 @@ class _Engine:
         ended = self._attempt(batch)
         if not isinstance(ended, _Failure):
             return ended
-        free_memory()
         half = (len(batch) + 1) // 2
         if ended.memory:
             if len(batch) == 1:
@@ -177,10 +177,10 @@ class _Engine:
         return [*self.run(batch[:half]), *self.run(batch[half:])]
 
     def _once_more(self, job: Job) -> list[Outcome]:
+        free_memory()
         ended = self._attempt([job])
         if not isinstance(ended, _Failure):
             return ended
-        free_memory()
         if job.out.is_dir():
             with atomic(job.out / "error.txt") as temporary:
                 temporary.write_text(ended.told)

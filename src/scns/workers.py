@@ -94,8 +94,11 @@ def visible(devices: int) -> list[str]:
 
 
 def _follow() -> None:
-    """Stop politely when the process that started this one is gone, however it ended: nobody holds our input then."""
-    sys.stdin.buffer.read()
+    """Stop politely when the process that started this one is gone, however it ended: nobody holds our input then.
+
+    The input is read as a file of the system: Python's own cannot be closed at the end while a thread waits for it.
+    """
+    os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
