@@ -53,6 +53,6 @@ learn("teacher", teacher, scns.methods.build("ce", scns.methods.Setting(train.la
 learn("student alone", alone, scns.methods.build("ce", scns.methods.Setting(train.labels, small)))
 told = look(teacher, train)
 setting = scns.methods.Setting(train.labels, small, large, embeddings=lambda: told.embedding)
-distil = scns.methods.build("infonce", setting, sampler="instance", weight=0.1, kld=0.9)
-learn("student of the teacher", student, distil, told)
+objective = scns.methods.build("infonce", setting, sampler="instance", weight=0.1, kld=0.9)
+learn("student of the teacher", student, objective, told)
 torch.save(student.state_dict(), "student.pth")
