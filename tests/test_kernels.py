@@ -154,10 +154,11 @@ for uniform, scale in ((0.1, 7.3), (0.0, 40.0)):
     sampler = scns.SoftNegatives(torch.randn(45, 8, generator=generator), labels, scale=scale, uniform=uniform)
     anchors = torch.tensor([3, 44, 0, 17])
     scores = sampler.unit[sampler.pool.rank[anchors]] @ sampler.unit.T
-    found = sampler._weighed(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors)
-    again = torch.compile(sampler._weighed, fullgraph=True, backend="aot_eager")  # as in a step that is compiled
-    assert torch.equal(again(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors), found)
-    wanted = sampler._weights(anchors)
+    ends = sampler._added_up(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors)
+    again = torch.compile(sampler._added_up, fullgraph=True, backend="aot_eager")  # as in a step that is compiled
+    assert torch.equal(again(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors), ends)
+    none = torch.zeros(4, 1, dtype=torch.int64)
+    found, wanted = (torch.diff(each, dim=1, prepend=none) for each in (ends, sampler._ends(anchors)))
     assert (wanted == 0).any() and int((found - wanted).abs().max()) <= 1, (found - wanted).abs().max()
     assert (found == wanted).double().mean() > 0.99
 """

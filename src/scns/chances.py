@@ -50,8 +50,18 @@ def even_positions(seed: int, anchors: Tensor, num: int, epoch: Epoch, stream: i
 
 def pick(integers: Tensor, position: Tensor) -> Tensor:
     """The candidate at each position in [0, 1) of the cumulative distribution: int64 [batch, num]."""
-    ends = integers.cumsum(1)
+    return find(integers.cumsum(1), position)
+
+
+def find(ends: Tensor, position: Tensor) -> Tensor:
+    """The same of the sums of integer weights up to each candidate, itself included."""
     return torch.searchsorted(ends, (position * ends[:, -1:]).long(), right=True)
+
+
+def between(ends: Tensor, chosen: Tensor) -> Tensor:
+    """The integer weights of chosen candidates [batch, m], of such sums."""
+    before = ends.gather(1, (chosen - 1).clamp(min=0))
+    return ends.gather(1, chosen) - torch.where(chosen > 0, before, 0)
 
 
 def systematic_counts(integers: Tensor, start: Tensor, num: int) -> Tensor:

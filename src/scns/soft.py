@@ -85,49 +85,49 @@ class SoftNegatives(Negatives):
         return self
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        return self._log_q(self._weights(anchors), indices)
+        return self._log_q(self._ends(anchors), indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]"""
         if distinct:
             raise InputError("SoftNegatives draws with repetition; use InstanceNegatives for distinct neighbours.")
         position = chances.positions(self.seed, anchors, num, epoch)
-        return self._take(self._weights(anchors), anchors, position, epoch)
+        return self._take(self._ends(anchors), anchors, position, epoch)
 
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
         """(int64 [batch, num], float32 log-weights): drawn systematically, so each is met num * q times on average.
 
         Candidates stand in order of class, so evenly spaced draws spread over the classes too.
         """
-        integers = self._weights(anchors)
-        drawn = self._take(integers, anchors, chances.even_positions(self.seed, anchors, num, epoch), epoch)
+        ends = self._ends(anchors)
+        drawn = self._take(ends, anchors, chances.even_positions(self.seed, anchors, num, epoch), epoch)
         if not correct:
             return drawn, torch.zeros(drawn.shape, device=drawn.device)
-        return drawn, -math.log(num) - self._log_q(integers, drawn)
+        return drawn, -math.log(num) - self._log_q(ends, drawn)
 
-    def _take(self, integers: Tensor, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
-        chosen = chances.pick(integers, position)
+    def _take(self, ends: Tensor, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
+        chosen = chances.find(ends, position)
         if self.clusters is None:
             return self.pool.order[chosen]
         draw = columns(chosen.shape[1], anchors)
         nth = draws.integers(self.sizes[chosen], self.seed, draws.NEGATIVES, epoch, anchors[:, None], draw, 1)
         return self.members[self.first[chosen] + nth]
 
-    def _log_q(self, integers: Tensor, indices: Tensor) -> Tensor:
+    def _log_q(self, ends: Tensor, indices: Tensor) -> Tensor:
         """log q of samples [batch, m], from the integer weights of their candidates."""
-        total = integers.sum(1, keepdim=True).double().log()
+        total = ends[:, -1:].double().log()
         if self.clusters is None:
-            return (integers.gather(1, self.pool.rank[indices]).double().log() - total).float()
+            return (chances.between(ends, self.pool.rank[indices]).double().log() - total).float()
         cluster = self.cluster_of[indices]
-        return (integers.gather(1, cluster).double().log() - total - self.sizes[cluster].double().log()).float()
+        return (chances.between(ends, cluster).double().log() - total - self.sizes[cluster].double().log()).float()
 
-    def _weights(self, anchors: Tensor) -> Tensor:
-        """Integer weights of each anchor's candidates: samples by class, or clusters; uniform part included."""
+    def _ends(self, anchors: Tensor) -> Tensor:
+        """Integer weights of the anchors' candidates (samples by class, or clusters), uniform part too, added up."""
         anchor = self.unit[self.pool.rank[anchors]]
         if self.clusters is None:
             scores, start, stop = anchor @ self.unit.T, self.pool.start[anchors], self.pool.stop[anchors]
             if has.TRITON and scores.is_cuda:
-                return self._weighed(scores, start, stop, anchors)
+                return self._added_up(scores, start, stop, anchors)
             place = columns(len(self.pool), anchors)
             absent = (place >= start[:, None]) & (place < stop[:, None])
             log_weights, sizes = self.scale * scores.double(), self.pool.size.new_ones(())
@@ -137,13 +137,15 @@ class SoftNegatives(Negatives):
             log_weights = self.scale * (anchor @ self.centroids.T).double() + sizes.double().log()
         integers = chances.as_integers(log_weights.masked_fill_(absent, -torch.inf))  # in place: they may be batch x n
         share = self._share(anchors, integers.sum(1))
-        return integers.add_((share[:, None] * sizes).round().long()).masked_fill_(absent, 0)
+        return integers.add_((share[:, None] * sizes).round().long()).masked_fill_(absent, 0).cumsum_(1)
 
-    def _weighed(self, scores: Tensor, start: Tensor, stop: Tensor, anchors: Tensor) -> Tensor:
+    def _added_up(self, scores: Tensor, start: Tensor, stop: Tensor, anchors: Tensor) -> Tensor:
         """The same of scores [batch, n] by kernels of our own; a class's samples are from `start` to `stop`."""
         scale = torch.full((), self.scale, dtype=torch.float64, device=scores.device)
-        best, total = _sums(scores, start, stop, scale)
-        return _added(scores, start, stop, scale, best, self._share(anchors, total).round().long())
+        best, pieces = _sums(scores, start, stop, scale)
+        before = pieces.cumsum(1)
+        more = self._share(anchors, before[:, -1]).round().long()
+        return _ends(scores, start, stop, scale, best, before - pieces, more)
 
     def _share(self, anchors: Tensor, total: Tensor) -> Tensor:
         """What the uniform part adds to each negative of the anchors, whose weights have that sum: float64 [batch]."""
@@ -211,7 +213,7 @@ def _kmeans(unit: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("scns::weight_sums", mutates_args=())
 def _sums(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """(largest scale * score, sum of the integers) of each anchor"""
+    """(largest scale * score, sums of the integers in each piece of the row) of each anchor"""
     from scns.kernels import weighing
 
     with torch.cuda.device_of(scores):  # where Triton launches
@@ -220,18 +222,24 @@ def _sums(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor) -> tuple[T
 
 @_sums.register_fake
 def _sums_empty(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    return scale.new_empty(scores.shape[:1]), start.new_empty(scores.shape[:1])
+    from scns.kernels import weighing
+
+    return scale.new_empty(scores.shape[:1]), start.new_empty(len(scores), weighing.pieces(scores))
 
 
-@torch.library.custom_op("scns::weights", mutates_args=())
-def _added(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor, best: Tensor, more: Tensor) -> Tensor:
-    """The integers, with `more` for each"""
+@torch.library.custom_op("scns::weight_ends", mutates_args=())
+def _ends(
+    scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor, best: Tensor, before: Tensor, more: Tensor
+) -> Tensor:
+    """The integers, with `more` for each, added up along the row; `before` is what stands before each piece"""
     from scns.kernels import weighing
 
     with torch.cuda.device_of(scores):
-        return weighing.weights(scores.contiguous(), start, stop, scale, best, more)
+        return weighing.ends(scores.contiguous(), start, stop, scale, best, before, more)
 
 
-@_added.register_fake
-def _added_empty(scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor, best: Tensor, more: Tensor) -> Tensor:
+@_ends.register_fake
+def _ends_empty(
+    scores: Tensor, start: Tensor, stop: Tensor, scale: Tensor, best: Tensor, before: Tensor, more: Tensor
+) -> Tensor:
     return more.new_empty(scores.shape)

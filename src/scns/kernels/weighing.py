@@ -1,4 +1,4 @@
-"""Integer weights of all samples for each anchor: `chances.as_integers` in 2 kernels, not 20.
+"""Integer weights of all samples for each anchor, added up: `chances.as_integers` and a sum in 2 kernels, not 20.
 
 The numbers are the same ones: float64, rounded before they are added up.
 """
@@ -26,8 +26,8 @@ def _integers(score, best, scale):
 
 
 @triton.jit(do_not_specialize=["count"])
-def _sums(scores, start, stop, factor, best, total, count, WIDE: constexpr):
-    """Of one anchor: the largest of scale * score, and the sum of the integers."""
+def _sums(scores, start, stop, factor, best, sums, count, WIDE: constexpr):
+    """Of one anchor: the largest of scale * score, and the sum of the integers in each piece of WIDE candidates."""
     row, j, scale = tl.program_id(0).to(tl.int64), tl.arange(0, WIDE), tl.load(factor)
     first, last = tl.load(start + row), tl.load(stop + row)
     top = tl.full((WIDE,), -float("inf"), dtype=tl.float64)
@@ -36,37 +36,47 @@ def _sums(scores, start, stop, factor, best, total, count, WIDE: constexpr):
         there = (place < count) & ((place < first) | (place >= last))
         score = tl.load(scores + row * count + place, mask=there, other=-float("inf"))
         top = tl.maximum(top, score.to(tl.float64) * scale)
-    largest, sums = tl.max(top, 0), tl.zeros((WIDE,), dtype=tl.int64)
-    for begin in range(0, count, WIDE):
-        place = begin + j
+    largest, pieces = tl.max(top, 0), tl.cdiv(count, WIDE)
+    for piece in range(0, pieces):
+        place = piece * WIDE + j
         there = (place < count) & ((place < first) | (place >= last))
         score = tl.load(scores + row * count + place, mask=there, other=0.0)
-        sums += tl.where(there, _integers(score, largest, scale), 0)
+        tl.store(sums + row * pieces + piece, tl.sum(tl.where(there, _integers(score, largest, scale), 0), 0))
     tl.store(best + row, largest)
-    tl.store(total + row, tl.sum(sums, 0))
 
 
 @triton.jit(do_not_specialize=["count"])
-def _weights(scores, start, stop, factor, best, more, weights, count, WIDE: constexpr):
-    """A piece of one anchor's integers, with `more` for each; 0 from start to stop."""
-    row, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    there = (place < tl.load(start + row)) | (place >= tl.load(stop + row))
+def _ends(scores, start, stop, factor, best, before, more, ends, count, WIDE: constexpr):
+    """The sums up to each candidate of one piece of a row: integers plus `more`, nothing from start to stop."""
+    row, begin = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDE
+    first, last, extra = tl.load(start + row), tl.load(stop + row), tl.load(more + row)
+    place = begin + tl.arange(0, WIDE)
+    there = (place < first) | (place >= last)
     score = tl.load(scores + row * count + place, mask=place < count, other=0.0)
-    weight = _integers(score, tl.load(best + row), tl.load(factor)) + tl.load(more + row)
-    tl.store(weights + row * count + place, tl.where(there, weight, 0), mask=place < count)
+    weight = tl.where(there, _integers(score, tl.load(best + row), tl.load(factor)) + extra, 0)
+    left_out = tl.minimum(tl.maximum(begin, first), last) - first  # of the candidates before this piece
+    already = tl.load(before + row * tl.num_programs(1) + tl.program_id(1)) + extra * (begin - left_out)
+    tl.store(ends + row * count + place, already + tl.cumsum(weight, 0), mask=place < count)
+
+
+def pieces(scores: Tensor) -> int:
+    """How many pieces a row has."""
+    return triton.cdiv(scores.shape[1], _OPTIONS["WIDE"])
 
 
 def sums(scores: Tensor, start: Tensor, stop: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """(largest scale * score, float64; sum of the integers) of each anchor without its own class, start to stop."""
+    """(largest scale * score, float64 [batch]; sums of the integers, int64 [batch, pieces]) without start to stop."""
     best = torch.empty(len(scores), dtype=torch.float64, device=scores.device)
-    total = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
-    _sums[(len(scores),)](scores, start, stop, factor, best, total, scores.shape[1], **_OPTIONS)
-    return best, total
+    found = torch.empty(len(scores), pieces(scores), dtype=torch.int64, device=scores.device)
+    _sums[(len(scores),)](scores, start, stop, factor, best, found, scores.shape[1], **_OPTIONS)
+    return best, found
 
 
-def weights(scores: Tensor, start: Tensor, stop: Tensor, factor: Tensor, best: Tensor, more: Tensor) -> Tensor:
-    """int64 like the scores: the integers plus `more` of each anchor, 0 for its own class."""
+def ends(
+    scores: Tensor, start: Tensor, stop: Tensor, factor: Tensor, best: Tensor, before: Tensor, more: Tensor
+) -> Tensor:
+    """int64 like the scores: the integers plus `more` of each anchor, 0 for its own class, added up along the row."""
     found = torch.empty(scores.shape, dtype=torch.int64, device=scores.device)
-    grid = len(scores), triton.cdiv(scores.shape[1], _OPTIONS["WIDE"])
-    _weights[grid](scores, start, stop, factor, best, more, found, scores.shape[1], **_OPTIONS)
+    grid = len(scores), pieces(scores)
+    _ends[grid](scores, start, stop, factor, best, before, more, found, scores.shape[1], **_OPTIONS)
     return found
