@@ -30,8 +30,13 @@ def weights(run: Run) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in (*run.student.parameters(), *run.method.parameters())])
 
 
-@pytest.mark.parametrize("changes", [{}, INFONCE], ids=["ce", "infonce"])
-def test_captured_equals_eager_to_the_last_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
+CRD: dict[str, Any] = {"method": "crd", "arguments": {"negatives": 4000}}  # drawn with repetition
+
+
+@pytest.mark.parametrize("changes", [{}, INFONCE, CRD, {"method": "rkd"}], ids=["ce", "infonce", "crd", "rkd"])
+def test_captured_equals_eager_to_the_last_bit(tmp_path: Path, teacher: str, changes: dict[str, Any]) -> None:
+    if changes.get("method") in ("crd", "rkd"):
+        changes = {**changes, "teacher": teacher}
     graph = fit(replace(BASE, **changes), tmp_path / "graph")
     eager = fit(replace(BASE, **changes, graph=False), tmp_path / "eager")
     assert torch.equal(weights(graph), weights(eager))

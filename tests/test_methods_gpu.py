@@ -15,6 +15,8 @@ from scns.errors import InputError
 from scns.features import Batch, Features
 from scns.memory import FeatureTable
 from scns.methods import Head, Method
+from scns.recipe import Recipe
+from scns.run import backends
 from scns.soft import SoftNegatives
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -91,6 +93,18 @@ def test_a_captured_step_never_waits_and_equals_the_eager_one(name: str) -> None
         assert all(close(a, b) for a, b in zip(told, expected[epoch], strict=True)), epoch
     for key, value in eager.state_dict().items():
         assert close(captured.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_deterministic_steps_have_the_same_bits(name: str) -> None:
+    method, batch, ours, theirs = on_device(make(name), "cuda")
+    with backends([Recipe(device="cuda", deterministic=True)]):
+        told = []
+        for _ in range(3):
+            copied = copy.deepcopy(method)
+            told.append([x.detach() for x in step(copied, batch, ours, theirs)] + [*copied.state_dict().values()])
+    assert all(torch.equal(a, b) for other in told[1:] for a, b in zip(told[0], other, strict=True))
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

@@ -1,9 +1,10 @@
 """`Run`: one student of one recipe, with its parts, its folder and its history; and what it is set up from."""
 
 import math
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -398,11 +399,27 @@ def backends(recipes: list[Recipe]) -> Iterator[None]:
     try:
         for backend, name, value in wanted:
             setattr(backend, name, value)
-        with torch.cuda.device(device):  # streams, captures and kernels go to the current one
-            yield
+        with torch.cuda.device(device), _same_bits() if first.deterministic else nullcontext():
+            yield  # streams, captures and kernels go to the current device
     finally:
         for (backend, name, _), value in zip(wanted, before, strict=True):
             setattr(backend, name, value)
+
+
+@contextmanager
+def _same_bits() -> Iterator[None]:
+    """Sums in a fixed order also where CUDA would add by atomics: gradients of gathered rows, scattered sums."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or torch warns of every product
+    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    options: Any = torch.utils.deterministic
+    filled = options.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    options.fill_uninitialized_memory = False  # nothing here reads what it has not written
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned)
+        options.fill_uninitialized_memory = filled
 
 
 def placed(network: nn.Module, device: torch.device) -> nn.Module:
