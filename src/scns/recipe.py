@@ -109,7 +109,7 @@ class Recipe:
     precision: str = "tf32"  # on CUDA; or "fp32", "bf16"
     compile: str = "no"  # "network", views, tables and sums: for some minutes of training or more; "all": losses too
     graph: bool = True  # capture the step in a CUDA graph, where there is CUDA
-    deterministic: bool = False  # the same bits on every CUDA run; crd and scns apart, which add by atomics
+    deterministic: bool = False  # the same bits on every CUDA run
     # several processes that train together, under torchrun: `batch` is that of all of them
     sync_batch_norm: bool = False  # batch norms share their statistics: the same weights for any number of processes
     gather: str = "auto"  # which losses are of the whole batch: those that compare samples; or "always", "never"

@@ -56,9 +56,7 @@ def train(
     no_graph: Annotated[bool, typer.Option("--no-graph", help="Do not capture the step in a CUDA graph.")] = False,
     deterministic: Annotated[
         bool,
-        typer.Option(
-            "--deterministic", help="The same bits on every CUDA run; crd and scns, which add by atomics, apart."
-        ),
+        typer.Option("--deterministic", help="The same bits on every CUDA run, whatever the method."),
     ] = False,
     gather: Annotated[
         str | None, typer.Option(help="Under torchrun: losses of the whole batch auto (where needed), always or never.")
