@@ -2,13 +2,15 @@
 
   python experiments/few_figure.py docs/results/few --picture few.png
   python experiments/few_figure.py docs/results/few --against own        paired with another kind than uniform
+  python experiments/few_figure.py docs/results/few --numbers 256,1024,4096                       of these numbers alone
 
 Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired differences from the sum
 over all negatives ("all") and from as many uniform ones, over the seeds that both have; the p-value of the latter, by
 Holm's correction for all comparisons of one number; in which epoch 60, 65 and 68 % were first reached, on average over
 seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
 the same accuracy, read off their curve. Intervals and differences are for points of three seeds and more. Then the
-means alone by kind and number; then each kind against uniform negatives over all numbers and seeds. The figure has
+means alone by kind and number; then each kind against uniform negatives over all numbers and seeds, by the signs of
+all pairs and by the means of seeds that have every number, which is the safer of the two. The figure has
 every point: its intervals are by the spread of seeds pooled over all points of several, as if that were the same for
 all.
 """
@@ -189,7 +191,8 @@ def grid(runs: dict[Point, dict[int, Ended]]) -> list[str]:
 def over_numbers(runs: dict[Point, dict[int, Ended]], against: str) -> list[str]:
     """Each kind beside `against`, over all pairs of one number and one seed; p is the sign test's, by Holm corrected.
 
-    That takes pairs as independent; those of one seed are not quite.
+    That takes pairs as independent; those of one seed are not quite. The last column does not: the mean over all
+    numbers by seed, and the interval of these means.
     """
     found: dict[str, list[float]] = {}
     for kind in dict.fromkeys(point.kind for point in runs if point.number and point.kind != against):
@@ -197,11 +200,22 @@ def over_numbers(runs: dict[Point, dict[int, Ended]], against: str) -> list[str]
         if both:
             found[kind] = both
     corrected = holm({kind: sign_test(both) for kind, both in found.items()})
-    rows = [["negatives", f"pairs with {against}", "better in", "mean difference", "p of the signs"]]
+    rows = [["negatives", f"pairs with {against}", "better in", "mean difference", "p of the signs", "mean by seed"]]
     for kind, both in found.items():
         better = sum(each > 0 for each in both)
-        rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", shown(corrected[kind])])
+        points = [(runs[p], baseline(runs, p, against)) for p in runs if p.kind == kind]
+        seeds = by_seed([(each, reference) for each, reference in points if reference])
+        rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", shown(corrected[kind]), seeds])
     return markdown(rows)
+
+
+def by_seed(pairs: list[tuple[dict[int, Ended], dict[int, Ended]]]) -> str:
+    """The difference of each pair of points, averaged by seed, with its interval over the seeds that have them all."""
+    seeds = set.intersection(*({*runs} & {*reference} for runs, reference in pairs))
+    if len(seeds) < LEAST:
+        return "-"
+    found = interval([mean(runs[seed].test - reference[seed].test for runs, reference in pairs) for seed in seeds])
+    return f"{found.mean:+.2f} +- {found.high - found.mean:.2f} ({len(seeds)})"
 
 
 def sign_test(values: list[float]) -> float:
@@ -253,17 +267,18 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
         left.errorbar(aside, means, halves, elinewidth=0.7, label=kind, **style)
         spreads = [mean(run.spread for run in runs[point].values()) for point in points]
         right.plot(aside, spreads, **style)
-        few = [i for i, point in enumerate(points) if len(runs[point]) < LEAST]
+        weak = [i for i, point in enumerate(points) if len(runs[point]) < LEAST]
         hollow: dict[str, Any] = {"markersize": 4, "color": "white", "markeredgecolor": COLOURS[kind], "zorder": 3}
         for panel, values in ((left, means), (right, spreads)):
-            panel.plot([aside[i] for i in few], [values[i] for i in few], "o", **hollow)
+            panel.plot([aside[i] for i in weak], [values[i] for i in weak], "o", **hollow)
         names = [f"{kind}-{point.number}" for point in points]
         timed = [(times[name], each) for name, each in zip(names, means, strict=True) if name in times]
         if timed:
             panels[2].plot(*zip(*timed, strict=True), **style)
     left.set(ylabel="test accuracy, %")
     told = f"95 % intervals by the deviation of seeds pooled over all points, {deviation:.2f}"
-    left.set_title(f"{told}\nhollow: one seed or two", fontsize=9)
+    few = any(len(each) < LEAST for point, each in runs.items() if point.kind in kinds)
+    left.set_title(f"{told}\nhollow: one seed or two" if few else told, fontsize=9)
     right.set(yscale="log", ylabel="spread of the estimated log sum")
     for panel in (left, right):
         panel.set(xscale="log", xlabel="negatives of each anchor", xlim=(numbers[0] / 2, numbers[-1] * 2))
@@ -288,9 +303,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the runs are")
     parser.add_argument("--against", default="uniform", help="the kind of negatives that others are paired with")
+    parser.add_argument("--numbers", default="", metavar="M,...", help="of these numbers of negatives alone")
     parser.add_argument("--picture", type=Path, help="the figure to write")
     given = parser.parse_args()
     runs = read(given.folder)
+    wanted = given.numbers.split(",") if given.numbers else []
+    for number in wanted:
+        if number not in {str(point.number) for point in runs if point.number}:
+            parser.error(f"--numbers '{number}' has no finished run in '{given.folder}'.")
+    runs = {point: each for point, each in runs.items() if not (wanted and point.number) or str(point.number) in wanted}
     if not runs:
         parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
     if given.against not in {point.kind for point in runs}:

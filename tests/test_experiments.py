@@ -79,13 +79,27 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     assert ["uniform-corrected", "66.00 (3)", "67.00 (3)", "69.00 (3)"] in tables[1]
     assert ["own-200", "", "68.00 (3)", ""] in tables[1]
     # three pairs that agree: two of eight ways to do so
-    assert ["own-200", "3", "3", "+2.00", "0.750"] in tables[2]  # three times, for three kinds
-    assert ["uniform-corrected", "3", "2", "+1.00", "1.000"] in tables[2]  # the third pair is equal
+    assert ["own-200", "3", "3", "+2.00", "0.750", "+2.00 +- 0.00 (3)"] in tables[2]  # three times, for three kinds
+    assert ["uniform-corrected", "3", "2", "+1.00", "1.000", "+1.00 +- 2.48 (3)"] in tables[
+        2
+    ]  # the third pair is equal
     assert (tmp_path / "few.png").stat().st_size > 5000
     run(monkeypatch, few, "--against", "all", script=FIGURE)
     assert "| 68.00 +- 2.48 | 3 | -0.17 +- 1.90 | -0.17 +- 1.90 |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, few, "--against", "soft", script=FIGURE)
+    capsys.readouterr()
+    ended(few, "uniform-64-0", 68.0)
+    ended(few, "uniform-64-1", 70.0)
+    ended(few, "uniform-64-2", 69.0)
+    run(monkeypatch, few, script=FIGURE)  # by seed: (2 + 1) / 2, (0 - 1) / 2, (1 + 0) / 2
+    assert "| uniform-corrected | 6 | 3 | +0.50 | 1.000 | +0.50 +- 2.48 (3) |" in capsys.readouterr().out
+    run(monkeypatch, few, "--numbers", "64", script=FIGURE)
+    told = capsys.readouterr().out
+    assert "| uniform-corrected | 3 | 1 | +0.00 | 1.000 | +0.00 +- 2.48 (3) |" in told and "own" not in told
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, few, "--numbers", "3", script=FIGURE)
+    assert "--numbers '3' has no finished run" in capsys.readouterr().err
 
 
 def test_two_seeds_have_no_interval_of_their_own(tmp_path: Path) -> None:
