@@ -36,7 +36,8 @@ from scns.train import Pack, Watch
 
 INSTANCE = {
     "method": "infonce",
-    "arguments": {"sampler": "instance", "k": 1 / 50, "negatives": 4096, "positive": "instance"},
+    "preset": "kd-instance",
+    "arguments": {"weight": 1.0, "negatives": 4096, "positive": "instance"},
 }
 
 FAST = {"precision": "bf16", "compile": "all"}

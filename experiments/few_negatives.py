@@ -42,8 +42,8 @@ KINDS: dict[str, dict[str, object]] = {
     "class": {"sampler": "class", "k": 5, "scale": 5.0},
     "instance": {"sampler": "instance", **NEAR},
     "mixed-corrected": {"sampler": "mixed", "correct": True, **NEAR},
-    "soft": {**SOFT, "scale": 7.5},  # by the teacher's embeddings; the best scale of docs/speed.md
-    "soft-200": {**SOFT, "scale": 7.5, "clusters": 200},
+    "soft": {**SOFT, "scale": 7.5, "refresh": 0},  # by the teacher's embeddings; the best scale of docs/speed.md
+    "soft-200": {**SOFT, "scale": 7.5, "refresh": 0, "clusters": 200},
     "own": {**SOFT, "scale": 10.0, "refresh": 1},  # by the table itself at the epoch's beginning; 1 / tau
     "own-200": {**SOFT, "scale": 10.0, "refresh": 1, "clusters": 200},
 }
@@ -62,7 +62,7 @@ LEVERS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 FIXED: dict[str, dict[str, object]] = {
     "ce": {"method": "ce"},
     "kld": {"method": "kld"},
-    "all": {"method": "infonce", "arguments": {**CONTRAST, "sampler": "all"}},
+    "all": {"method": "infonce", "arguments": {**CONTRAST, "sampler": "all", "negatives": 1024}},  # it draws none
 }
 
 

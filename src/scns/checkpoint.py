@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,12 @@ class Folder:
         if not isinstance(values, dict):
             raise InputError(f"'{self.path / 'recipe.json'}' must hold keys and values.")
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)
-        values.pop("resolved", None)
+        noted = values.pop("resolved", {})
         if made_in > _FORMAT:
             raise InputError(
                 f"'{self.path}' was made by scns {made_by}, which is newer than this one ({__version__}); update scns."
             )
-        return from_dict(values, f"'{self.path / 'recipe.json'}'")
+        return as_it_was(from_dict(values, f"'{self.path / 'recipe.json'}'"), noted)
 
     def result(self) -> dict[str, Any]:
         """What came out of a finished run, with all that every result has."""
@@ -181,8 +182,8 @@ class Folder:
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
         changed = differences(self.recipe(), recipe)
         old, new = changed.pop("arguments", ({}, {}))
-        for key in sorted({*old, *new}):  # one by one; what only one of them gives is the other's default
-            pair = old.get(key, then.get(key)), new.get(key, now.get(key))
+        for key in sorted({*old, *new}):  # one by one; what only one of them gives, or gives as None, is a default
+            pair = then.get(key, old.get(key)), now.get(key, new.get(key))
             if pair[0] != pair[1]:
                 changed[f"method.{key}"] = pair
         return {key: pair for key, pair in changed.items() if key not in but} or meant
@@ -262,10 +263,17 @@ class Folder:
 def _resolved(recipe: Recipe) -> dict[str, Any]:
     """Every argument of the recipe's method, as JSON keeps it; {} for a method that this version lacks."""
     try:
-        taken = methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+        taken = methods.of_recipe(recipe)
     except InputError:
         return {}
     return json.loads(json.dumps(taken, default=str))  # str: one's own method may have any kind of default
+
+
+def as_it_was(recipe: Recipe, noted: dict[str, Any]) -> Recipe:
+    """The recipe of a run that noted those arguments, with what it left to defaults that are others by now."""
+    now = _resolved(recipe)
+    moved = {key: value for key, value in noted.items() if key in now and now[key] != value}
+    return replace(recipe, arguments={**recipe.arguments, **moved})
 
 
 def versions(device: torch.device) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """What can be said against a recipe before anything is loaded: names, arguments, a missing teacher, the device."""
 
+from typing import Any
+
 import torch
 
 from scns import checks, datasets, methods, models
 from scns.errors import InputError, unknown
 from scns.recipe import Recipe
 
-_BY_EMBEDDINGS = ("instance", "mixed", "soft")  # samplers that need a frozen network's embeddings
+_BY_EMBEDDINGS = ("instance", "mixed", "soft")  # samplers that need embeddings: a frozen network's, or the table's
 _TRAIN_ONE = "train one first (scns train mini-ce --out runs/mini-ce), then add --set teacher=runs/mini-ce"
 
 
@@ -20,9 +22,9 @@ def check(recipe: Recipe) -> None:
     for argument in recipe.arguments:
         if argument not in known:
             raise unknown(f"argument of '{recipe.method}'", argument, known)
-    chosen = methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+    chosen = methods.of_recipe(recipe)
     needs = methods.module(recipe.method).Objective.needs
-    _check_teacher(recipe, "teacher" in needs or bool(chosen.get("kld")), str(chosen.get("sampler")))
+    _check_teacher(recipe, "teacher" in needs or bool(chosen.get("kld")), chosen)
 
 
 def check_device(recipe: Recipe) -> None:
@@ -37,12 +39,18 @@ def choose_device(recipe: Recipe) -> torch.device:
     return asked or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _check_teacher(recipe: Recipe, distils: bool, sampler: str) -> None:
+def _check_teacher(recipe: Recipe, distils: bool, chosen: dict[str, Any]) -> None:
+    sampler = chosen.get("sampler")
     if distils and not recipe.teacher:
         raise InputError(f"The method '{recipe.method}' needs a teacher; {_TRAIN_ONE}.")
     if distils and not recipe.distil:
         raise InputError(f"The method '{recipe.method}' distils its teacher, so distil=false cannot be.")
-    if sampler in _BY_EMBEDDINGS and not recipe.teacher:
+    if sampler in _BY_EMBEDDINGS and not chosen.get("refresh") and not recipe.teacher:
+        if sampler == "soft" and recipe.tables == "sharded" and "refresh" in chosen:
+            raise InputError(
+                "The sampler 'soft' draws by the whole table, which no process has with tables=sharded, or else by a "
+                f"teacher's embeddings; use tables=replicated or method.sampler=uniform, or {_TRAIN_ONE}."
+            )
         raise InputError(
             f"The sampler '{sampler}' needs a teacher, whose embeddings name the neighbours; {_TRAIN_ONE}."
         )

@@ -22,7 +22,7 @@ else:
     import tomli as tomllib
 
 _OF_A_RUN = ("version", "format", "resolved")  # what a run's recipe.json holds beside the recipe
-_DEMO = {"negatives": 256, "ce": 0.1, "kld": 0.9}  # ce and kld as in demo-answers
+_DEMO = {"weight": 1.0, "negatives": 256, "ce": 0.1, "kld": 0.9}  # ce and kld as in demo-answers
 
 
 def cifar10(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
@@ -140,7 +140,7 @@ def mini_uniform() -> Recipe:
     Expected accuracy: 48.40 % on test (measured: seed 0, one CPU thread, torch 2.13).
     Time: 52 s with OMP_NUM_THREADS=2 on 2 CPU cores (49.45 % then).
     """
-    return _mini("infonce", arguments={"sampler": "uniform", "negatives": 256})
+    return _mini("infonce", preset="t1-infonce", arguments={"negatives": 256})
 
 
 def mini_class() -> Recipe:
@@ -150,7 +150,7 @@ def mini_class() -> Recipe:
     Expected accuracy: 51.05 % on test (measured: seed 0, one CPU thread, torch 2.13).
     Time: 52 s with OMP_NUM_THREADS=2 on 2 CPU cores (51.05 % then).
     """
-    return _mini("infonce", arguments={"sampler": "class", "k": 2, "negatives": 256})
+    return _mini("infonce", preset="t1-class", arguments={"negatives": 256})
 
 
 def mini_instance() -> Recipe:
@@ -160,7 +160,16 @@ def mini_instance() -> Recipe:
     Expected accuracy: 49.00 % on test (measured: seed 0, one CPU thread, torch 2.13).
     Time: 58 s with OMP_NUM_THREADS=2 on 2 CPU cores (50.65 % then).
     """
-    return _mini("infonce", distil=False, arguments={"sampler": "instance", "k": 100, "negatives": 256})
+    return _mini("infonce", preset="t1-instance", distil=False, arguments={"k": 100, "negatives": 256})
+
+
+def mini_own() -> Recipe:
+    """Bundled images, resnet8, InfoNCE with its defaults: soft negatives by the network's own features.
+
+    Command: scns train mini-own
+    Expected accuracy: not yet measured.
+    """
+    return _mini("infonce")
 
 
 def _demo(method: str, **changes: object) -> Recipe:
@@ -207,7 +216,7 @@ def demo_uniform() -> Recipe:
     Expected accuracy: 46.90 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 25 s in the demo, on 2
     CPU cores.
     """
-    return _demo("infonce", arguments={"sampler": "uniform", **_DEMO})
+    return _demo("infonce", preset="kd-infonce", arguments=_DEMO)
 
 
 def demo_class() -> Recipe:
@@ -217,7 +226,7 @@ def demo_class() -> Recipe:
     Expected accuracy: 49.40 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 24 s in the demo, on 2
     CPU cores.
     """
-    return _demo("infonce", arguments={"sampler": "class", "k": 2, **_DEMO})
+    return _demo("infonce", preset="kd-class", arguments={"k": 2, **_DEMO})
 
 
 def demo_instance() -> Recipe:
@@ -227,7 +236,7 @@ def demo_instance() -> Recipe:
     Expected accuracy: 48.50 % on test (measured: seed 0, one CPU thread, torch 2.13). Time: 26 s in the demo, on 2
     CPU cores.
     """
-    return _demo("infonce", arguments={"sampler": "instance", "k": 100, **_DEMO})
+    return _demo("infonce", preset="kd-instance", arguments={"k": 100, **_DEMO})
 
 
 def names() -> dict[str, str]:
@@ -266,9 +275,15 @@ def _read(path: Path) -> Recipe:
         raise InputError(f"'{path}' cannot be read: {error}.") from None
     if not isinstance(values, dict):
         raise InputError(f"'{path}' must hold keys and values.")
+    noted = values.get("resolved", {})
     values = {key: value for key, value in values.items() if key not in _OF_A_RUN}
     base: dict[str, Any] = named(str(values.pop("extends"))).as_dict() if "extends" in values else {}
-    return from_dict({**base, **values}, f"'{path}'")
+    recipe = from_dict({**base, **values}, f"'{path}'")
+    if not noted:
+        return recipe
+    from scns.checkpoint import as_it_was  # with torch, which lists of recipes need not wait for
+
+    return as_it_was(recipe, noted)
 
 
 def _function(name: str) -> Callable[..., Recipe]:

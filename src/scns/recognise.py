@@ -77,7 +77,7 @@ def effective(recipe: Recipe, path: Path | None = None) -> Recipe:
     """The recipe with every argument of its method written out: as the run at `path` noted them, or as they are now."""
     noted = Folder(path).resolved() if path is not None else {}
     try:
-        arguments = noted or methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+        arguments = noted or methods.of_recipe(recipe)
     except InputError:  # a method or preset that this version lacks stays as it is written
         return recipe
     return replace(recipe, preset="", arguments=arguments)

@@ -61,10 +61,12 @@ def show(
     presets: dict[str, dict[str, object]] = getattr(module, "PRESETS", {})
     if presets:
         screen.out.print()
+        shared = _shared(presets)
         values: list[list[object]] = [
-            [preset, ", ".join(f"{key}={_shown(value)}" for key, value in chosen.items())]
+            [preset, _listed({key: value for key, value in chosen.items() if key not in shared})]
             for preset, chosen in presets.items()
         ]
+        values += [["each of them", _listed(shared)]] if shared else []
         screen.table("", {"preset": "left", "sets": "left"}, values)
 
 
@@ -92,6 +94,16 @@ def _comments(module: ModuleType) -> dict[str, str]:
     """What the source says behind each argument."""
     signature = inspect.getsource(module.Objective.__init__).split(") -> None:")[0]
     return {found["name"]: found["comment"].strip() for found in _ARGUMENT.finditer(signature)}
+
+
+def _shared(presets: dict[str, dict[str, object]]) -> dict[str, object]:
+    """What all of several presets set to the same value."""
+    first, *others = presets.values()
+    return {key: value for key, value in first.items() if others and all((key, value) in o.items() for o in others)}
+
+
+def _listed(values: dict[str, object]) -> str:
+    return ", ".join(f"{key}={_shown(value)}" for key, value in values.items())
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,8 @@
 """Training objectives: one file each, named after the method, with a class `Objective(Method)`.
 
-A method's keyword arguments are its hyper-parameters, with the paper's values as defaults; `PRESETS` of its module
-holds other published values by name. `build` finds a method by the name of its file.
+A method's keyword arguments are its hyper-parameters, with the paper's values as defaults (those of `infonce` are what
+was measured best); `PRESETS` of its module holds other published values by name. Where None stands for a value that
+depends on others, `effective` of its module says which. `build` finds a method by the name of its file.
 """
 
 import inspect
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,9 @@ from scns.features import Batch, Features, Shapes
 from scns.functional.inputs import check_positive
 from scns.memory import FeatureTable, unit_rows
 from scns.world import World
+
+if TYPE_CHECKING:
+    from scns.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,8 @@ def build(name: str, setting: Setting, *, preset: str | None = None, **arguments
     for key in arguments:
         if key not in known:
             raise unknown(f"argument of '{name}'", key, known)
-    return module(name).Objective(setting, **resolved(name, preset or "", arguments))
+    around = {"teacher": setting.teacher is not None, "divided": setting.divided}
+    return module(name).Objective(setting, **resolved(name, preset or "", arguments, **around))
 
 
 def hyperparameters(name: str) -> dict[str, object]:
@@ -193,12 +198,25 @@ def hyperparameters(name: str) -> dict[str, object]:
     }
 
 
-def resolved(name: str, preset: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Every argument of a method with the value it takes: given, of the preset ("": none), or the default."""
+def of_recipe(recipe: "Recipe") -> dict[str, Any]:
+    """Every argument of a recipe's method with the value it takes."""
+    around = {"teacher": bool(recipe.teacher and recipe.distil), "divided": recipe.tables == "sharded"}
+    return resolved(recipe.method, recipe.preset, recipe.arguments, **around)
+
+
+def resolved(
+    name: str, preset: str, arguments: dict[str, Any], *, teacher: bool = False, divided: bool = False
+) -> dict[str, Any]:
+    """Every argument of a method with the value it takes: given, of the preset ("": none), or the default.
+
+    What None stands for may depend on whether there is a teacher to distil, and on whether tables are divided.
+    """
     presets: dict[str, dict[str, object]] = getattr(module(name), "PRESETS", {})
     if preset and preset not in presets:
         raise unknown(f"preset of '{name}'", preset, presets)
-    return {**hyperparameters(name), **presets.get(preset, {}), **arguments}
+    taken = {**hyperparameters(name), **presets.get(preset, {}), **arguments}
+    effective = getattr(module(name), "effective", None)
+    return taken if effective is None else effective(taken, teacher=teacher, divided=divided)
 
 
 def paired(student: tuple, teacher: tuple, pair: str, what: str) -> Iterator[tuple]:

@@ -72,6 +72,7 @@ class Objective(infonce.Objective):
             k=k,
             scale=scale,
             clusters=clusters,
+            refresh=0,
             correct=correct,
             tau=tau,
             dim=dim,
