@@ -32,6 +32,7 @@ def look(model: nn.Module, images: scns.Images) -> scns.Features:  # when it has
 def learn(name: str, model: nn.Module, method: nn.Module, told: scns.Features | None = None) -> None:
     optimizer = torch.optim.Adam([*model.parameters(), *method.parameters()], lr=2e-3)
     for epoch in range(1, 21):
+        method.begin_epoch(epoch, fresh=True)
         for rows in torch.randperm(len(train)).split(64):
             images, labels = normalise(train.take(rows), train.mean, train.std), train.labels[rows]
             batch = scns.Batch(images, labels, rows, torch.zeros_like(rows), torch.tensor(epoch), len(rows))
@@ -52,7 +53,6 @@ large, small = Shapes(train.classes, 128), Shapes(train.classes, 32)  # classes,
 learn("teacher", teacher, scns.methods.build("ce", scns.methods.Setting(train.labels, large)))
 learn("student alone", alone, scns.methods.build("ce", scns.methods.Setting(train.labels, small)))
 told = look(teacher, train)
-setting = scns.methods.Setting(train.labels, small, large, embeddings=lambda: told.embedding)
-objective = scns.methods.build("infonce", setting, sampler="instance", weight=0.1, kld=0.9)
+objective = scns.methods.build("infonce", scns.methods.Setting(train.labels, small, large), kld=0.9)
 learn("student of the teacher", student, objective, told)
 torch.save(student.state_dict(), "student.pth")

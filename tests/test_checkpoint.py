@@ -114,12 +114,12 @@ def test_another_recipe_is_refused_where_something_was_trained(tmp_path: Path) -
 
 def test_arguments_of_another_recipe_are_told_one_by_one(tmp_path: Path) -> None:
     made = Folder(tmp_path / "run")
-    made.open(Recipe(method="infonce", arguments={"sampler": "class", "k": 2, "tau": 0.1}))
+    made.open(Recipe(method="infonce", arguments={"sampler": "class", "k": 2, "tau": 0.2}))
     made.save({"a": torch.zeros(1)}, {})
-    told = r"recipe: lr \(0.05 there, 0.1 asked\), method.k \(2 there, 5 asked\), method.tau \(0.1 there, 0.07 asked\);"
+    told = r"recipe: lr \(0.05 there, 0.1 asked\), method.k \(2 there, 5 asked\), method.tau \(0.2 there, 0.1 asked\);"
     with pytest.raises(InputError, match=told):
         made.open(Recipe(method="infonce", lr=0.1, arguments={"sampler": "class", "k": 5}))
-    spelt = {"sampler": "class", "k": 2, "tau": 0.1, "scale": 5.0}  # a default, written out
+    spelt = {"sampler": "class", "k": 2, "tau": 0.2, "scale": 5.0, "refresh": None}  # defaults, written out
     assert made.open(Recipe(method="infonce", arguments=spelt)) is False and made.recipe().arguments == spelt
 
 
@@ -220,6 +220,19 @@ def test_a_run_does_not_go_on_with_other_defaults(tmp_path: Path) -> None:
         made.open(wanted)
     with pytest.raises(InputError, match=r"method\.tau"):  # nor where its teacher has moved
         made.check(replace(wanted, teacher="elsewhere"), but=("teacher",))
+    then = replace(wanted, arguments={"negatives": 8, "tau": 0.2})
+    assert made.recipe() == then == load_recipe(str(kept))  # read back, it is what was trained
+    assert made.open(then) is False
+
+
+def test_what_a_default_means_may_not_change_with_where_tables_lie(tmp_path: Path) -> None:
+    """Soft negatives go by the table itself, or by the teacher where no process holds it whole."""
+    made, whole = Folder(tmp_path / "run"), Recipe(method="infonce", teacher="t")
+    made.open(whole)
+    made.save({"a": torch.zeros(1)}, {})
+    with pytest.raises(InputError, match=r"another recipe: method\.refresh \(1 there, 0 asked\)"):
+        made.open(replace(whole, tables="sharded"))
+    assert made.open(replace(whole, tables="sharded", arguments={"refresh": 1})) is False
 
 
 # --- one process a folder

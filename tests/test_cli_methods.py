@@ -39,6 +39,14 @@ def test_show_prints_equation_arguments_sources_and_presets(scns: Callable) -> N
     assert lines["repdistiller"] == ["weight=1000"]
 
 
+def test_show_tells_once_what_all_presets_share(scns: Callable) -> None:
+    lines = scns("methods", "show", "infonce").out.splitlines()
+    (own,) = (line for line in lines if line.startswith("kd-class "))
+    (shared,) = (line for line in lines if line.startswith("each of them "))
+    assert own.split()[1:] == ["sampler=class,", "weight=0.65,", "k=0.05"]
+    assert "tau=0.07" in shared and "negatives=1024" in shared and "sampler" not in shared
+
+
 @pytest.mark.parametrize("name", methods.names())
 def test_show_names_every_argument_of_every_method(scns: Callable, name: str) -> None:
     ran = scns("methods", "show", name)

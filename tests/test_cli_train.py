@@ -159,7 +159,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_word_how_to_go_on(tmp_path: Path) ->
 def test_recipes_are_listed_and_printed_as_toml(scns: Callable, tmp_path: Path) -> None:
     ran = scns("recipes")
     names = ["cifar10", "cifar100", "cifar100-repdistiller", "tiny-imagenet", "mini-ce", "mini-kld", "mini-uniform"]
-    assert ran.code == 0 and all(f"{name} " in ran.out for name in [*names, "mini-class", "mini-instance"])
+    assert ran.code == 0 and all(f"{name} " in ran.out for name in [*names, "mini-class", "mini-instance", "mini-own"])
     ran = scns("recipes", "mini-instance")
     (tmp_path / "r.toml").write_text(ran.out)
     assert load_recipe(str(tmp_path / "r.toml")) == load_recipe("mini-instance") and "# Command: scns train" in ran.out

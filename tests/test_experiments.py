@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scns.checkpoint import Folder
+
 SCRIPT = Path(__file__).parent.parent / "experiments" / "few_negatives.py"
 FIGURE = SCRIPT.with_name("few_figure.py")
 
@@ -163,3 +165,16 @@ def test_every_kind_of_the_grid_is_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp
     assert len({json.dumps(recipe.as_dict()) for recipe in recipes.values()}) == len(recipes) == 12
     assert recipes["own"].arguments["refresh"] and recipes["ce"].teacher == ""
     assert parts["recipe"](given, "own+tau-0.2", 16, 0).arguments == {**recipes["own"].arguments, "tau": 0.2}
+
+
+def test_what_was_measured_is_still_what_the_script_would_run() -> None:
+    """Whatever becomes of the method's defaults."""
+    parts, point_of = runpy.run_path(str(SCRIPT)), runpy.run_path(str(FIGURE))["point_of"]
+    folders = sorted(Path(__file__).parents[1].glob("docs/results/few/*-0"))
+    assert len(folders) > 60
+    for folder in folders:
+        kept = Folder(folder)
+        there, (point, seed) = kept.recipe(), point_of(folder.name)
+        given = parts["argparse"].Namespace(**there.as_dict())
+        assert not kept.changes(parts["recipe"](given, point.kind, point.number, seed)), folder.name
+        assert there.arguments == json.loads((folder / "recipe.json").read_text())["arguments"], folder.name

@@ -83,7 +83,7 @@ def test_beta_and_k_of_any_runs(tmp_path: Path) -> None:
     for share in (0.01, 0.1):
         infonce(tmp_path, sampler="instance", k=share)
     infonce(tmp_path, sampler="uniform")
-    infonce(tmp_path, lm_weight=0.1, beta=0.5)
+    infonce(tmp_path, sampler="uniform", lm_weight=0.1, beta=0.5)
     infonce(tmp_path, sampler="class", k=2, student="resnet8")  # one value: no line
     put(tmp_path / "other", replace(INFONCE, arguments={"sampler": "class", "k": 9}, epochs=7), 99)
     (found,) = figure_data.sweeps(read(tmp_path)).values()

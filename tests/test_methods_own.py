@@ -5,6 +5,7 @@ import importlib
 import json
 import math
 import re
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,10 @@ def synthetic(*, teacher: bool = True, labels: Tensor = LABELS) -> Setting:
 
 
 def built(name: str, *, teacher: bool = True, labels: Tensor = LABELS, **arguments: object) -> Method:
-    """A method in float64, with tables that hold something."""
+    """A method in float64, with tables that hold something; `infonce` has the paper's values for what is not given."""
     torch.manual_seed(0)
-    method = methods.build(name, synthetic(teacher=teacher, labels=labels), **arguments).double()
+    preset = "t1-infonce" if name == "infonce" else None
+    method = methods.build(name, synthetic(teacher=teacher, labels=labels), preset=preset, **arguments).double()
     if hasattr(method, "fill"):
         every = torch.arange(len(labels))
         method.fill(every, *features(len(labels), teacher=teacher, seed=11))
@@ -137,7 +139,8 @@ def golden_infonce(**arguments: object) -> dict[str, Tensor]:
     )
     labels = torch.tensor([0, 1, 0, 1, *range(2, 8)])
     place = Setting(labels, student=Shapes(8, 4))
-    method = methods.build("infonce", place, dim=4, tau=case["tau"], ce=0.0, **arguments).double()
+    given = {"preset": "t1-infonce", "dim": 4, "tau": case["tau"], "ce": 0.0, **arguments}
+    method = methods.build("infonce", place, **given).double()
     with torch.no_grad():
         method.student_head.linear.weight.copy_(torch.eye(4))
         method.student_head.linear.bias.zero_()
@@ -330,6 +333,40 @@ def test_the_loss_does_not_depend_on_the_order_of_the_batch_but_on_the_epoch() -
     for term in ("infonce", "lm"):
         torch.testing.assert_close(first[term], again[term], rtol=1e-12, atol=0)
         assert abs(first[term] - later[term]) > 1e-6
+
+
+@pytest.mark.parametrize("teacher", [False, True])
+@pytest.mark.parametrize("divided", [False, True])
+def test_the_defaults_are_what_was_measured_best(teacher: bool, divided: bool) -> None:
+    """The setting `own` of docs/results.md; where no process holds the whole table, it goes by given embeddings."""
+    wanted = {"sampler": "soft", "negatives": 256, "scale": 10.0, "clusters": None, "correct": True, "tau": 0.1}
+    wanted |= {"weight": 0.8, "lm_weight": 0.0, "momentum": 0.5, "symmetric": True}
+    wanted |= {"refresh": 0 if divided else 1, "positive": "instance" if teacher else "class"}
+    taken = methods.resolved("infonce", "", {}, teacher=teacher, divided=divided)
+    assert {key: taken[key] for key in wanted} == wanted
+    method = infonce.Objective(replace(synthetic(teacher=teacher), divided=divided))
+    assert (method.correct, method.refresh, method.positive) == (True, wanted["refresh"], wanted["positive"])
+    assert (method.sampler.scale, method.sampler.unit.shape[1]) == (10.0, 7 if divided else 128)
+    assert infonce.Objective(synthetic(), tau=0.05).sampler.scale == 20.0
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "class", "instance", "mixed", "all"])
+def test_other_samplers_draw_as_in_the_paper_unless_told_otherwise(sampler: str) -> None:
+    taken = methods.resolved("infonce", "", {"sampler": sampler})
+    assert (taken["scale"], taken["refresh"], taken["correct"]) == (5.0, 0, sampler == "mixed")
+    method = methods.build("infonce", synthetic(), sampler=sampler, k=2)
+    assert (getattr(method.sampler, "scale", 5.0), method.refresh, method.correct) == (5.0, 0, sampler == "mixed")
+
+
+def test_presets_are_the_papers_whatever_the_defaults() -> None:
+    shared = {"negatives": 1024, "scale": 5.0, "refresh": 0, "correct": False, "tau": 0.07, "positive": "class"}
+    shared |= {"clusters": None, "dim": 128, "momentum": 0.5, "beta": 0.5, "fold": True, "normalize": True}
+    shared |= {"nu_per": "pair", "symmetric": True, "ce": 1.0, "kld": 0.0, "temperature": 4.0}
+    alone = {"sampler": "uniform", "k": None, "weight": 1.0, "lm_weight": 0.0, "mixture": "negatives"}
+    both = {"sampler": "instance", "k": 1 / 50, "weight": 0.9, "lm_weight": 0.9, "mixture": "matching"}
+    for teacher in (False, True):
+        assert methods.resolved("infonce", "t1-infonce", {}, teacher=teacher) == {**shared, **alone}
+        assert methods.resolved("infonce", "kd-lm-instance", {}, teacher=teacher, divided=True) == {**shared, **both}
 
 
 @pytest.mark.parametrize("preset", infonce.PRESETS)

@@ -38,7 +38,7 @@ def test_repdistiller_is_trained_with_its_settings_by_name() -> None:
     for name, expected in weights.items():
         recipe = load_recipe(name)
         assert {key: getattr(recipe, key) for key in own} == own
-        taken = methods.resolved(recipe.method, recipe.preset, recipe.arguments)
+        taken = methods.of_recipe(recipe)
         assert {key: taken[key] for key in expected} == expected
 
 
@@ -245,6 +245,9 @@ def test_recipes_are_the_papers() -> None:
         ({"method": "ce", "arguments": {"kld": 0.5}}, "'ce' needs a teacher"),
         ({"method": "infonce", "arguments": {"sampler": "instance"}}, "sampler 'instance' needs a teacher, whose emb"),
         ({"method": "infonce", "preset": "t1-instance"}, "sampler 'instance' needs a teacher"),
+        ({"method": "infonce", "arguments": {"refresh": 0}}, "sampler 'soft' needs a teacher, whose emb"),
+        ({"method": "infonce", "tables": "sharded"}, "'soft' draws by the whole table.* use tables=replicated or"),
+        ({"method": "infonce", "arguments": {"tau": 0}}, "tau must be a finite number above 0; got 0"),
         ({"method": "kld", "teacher": "x", "distil": False}, "'kld' distils its teacher, so distil=false cannot be"),
         (
             {"method": "infonce", "preset": "t1-class", "words": ""},
@@ -257,6 +260,13 @@ def test_recipes_are_the_papers() -> None:
 def test_what_a_recipe_lacks_is_told_before_anything_is_loaded(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         preflight.check(Recipe(**changes))
+
+
+def test_infonce_needs_no_teacher_to_draw_by_its_own_features() -> None:
+    preflight.check(Recipe(method="infonce", labelled=3))
+    preflight.check(Recipe(method="infonce", tables="sharded", teacher="run"))
+    preflight.check(Recipe(method="infonce", tables="sharded", arguments={"sampler": "uniform"}))
+    preflight.check(Recipe(method="infonce", arguments={"sampler": "instance", "refresh": 2}))
 
 
 def test_every_method_of_the_library_passes_with_a_teacher() -> None:

@@ -118,19 +118,19 @@ def test_two_pairs_decide_nothing() -> None:
 
 def test_a_doubtful_baseline_is_none(tmp_path: Path) -> None:
     """Uniform runs with other numbers of negatives are baselines of their own; two of one number are nobody's."""
-    uniform = replace(TINY, method="infonce", arguments={"sampler": "uniform"})
+    uniform = replace(TINY, method="infonce", preset="t1-infonce")
     put(tmp_path / "uniform-0", uniform, 50)
-    by_words = replace(TINY, method="infonce", arguments={"sampler": "class"}, words="w.npz", on_missing="uniform")
+    by_words = replace(uniform, preset="t1-class", words="w.npz", on_missing="uniform")
     put(tmp_path / "class-0", by_words, 52)  # which words is part of the method
-    put(tmp_path / "mixed-0", replace(TINY, method="infonce", preset="t1-infonce+lm"), 53)  # uniform with mixtures
+    put(tmp_path / "mixed-0", replace(uniform, preset="t1-infonce+lm"), 53)  # uniform with mixtures
     gains = {group.line.name: group.gain for group in groups(read(tmp_path))}
     assert gains["uniform"] is None and gains["class"].mean == 2 and gains["mixed"].mean == 3
-    put(tmp_path / "more-0", replace(uniform, arguments={"sampler": "uniform", "negatives": 256}), 51)
-    put(tmp_path / "class256-0", replace(by_words, arguments={"sampler": "class", "negatives": 256}), 54)
-    put(tmp_path / "corrected-0", replace(uniform, arguments={"sampler": "uniform", "correct": True}), 55)
+    put(tmp_path / "more-0", replace(uniform, arguments={"negatives": 256}), 51)
+    put(tmp_path / "class256-0", replace(by_words, arguments={"negatives": 256}), 54)
+    put(tmp_path / "corrected-0", replace(uniform, arguments={"correct": True}), 55)
     gains = {group.line.name: group.gain and group.gain.mean for group in groups(read(tmp_path))}
     assert gains == {"uniform": None, "class": 2, "mixed": 3, "more": None, "class256": 3, "corrected": 5}
-    put(tmp_path / "warm-0", replace(uniform, arguments={"sampler": "uniform", "tau": 0.2}), 51)
+    put(tmp_path / "warm-0", replace(uniform, arguments={"tau": 0.2}), 51)
     gains = {group.line.name: group.gain and group.gain.mean for group in groups(read(tmp_path))}
     assert {name: gain for name, gain in gains.items() if gain is not None} == {"class256": 3}
 

@@ -32,6 +32,7 @@ INFONCE = {"sampler": "uniform", "negatives": 16, "lm_weight": 0.1}
 METHODS: dict[str, dict[str, Any]] = {
     "ce": {},
     "infonce": {"arguments": INFONCE},
+    "infonce, its defaults": {},
     "infonce, refreshed": {"arguments": {**INFONCE, "sampler": "instance", "refresh": 2}, "distils": True},
     "oim": {"arguments": {"queue": 64}},
     "ft": {"arguments": {"stage_epochs": 1}, "distils": True},
@@ -383,8 +384,9 @@ def test_a_validation_split_is_held_out_and_judged(tmp_path: Path) -> None:
     assert run.result["test"] == run.history[-1]["test"]
 
 
-def test_unlabelled_images_count_for_nothing_but_the_features(tmp_path: Path) -> None:
-    run = single(recipe("infonce", labelled=3, epochs=1, arguments=INFONCE), tmp_path / "run")
+@pytest.mark.parametrize("arguments", [INFONCE, {}], ids=["uniform", "its defaults"])
+def test_unlabelled_images_count_for_nothing_but_the_features(arguments: dict[str, Any], tmp_path: Path) -> None:
+    run = single(recipe("infonce", labelled=3, epochs=1, arguments=arguments), tmp_path / "run")
     assert int((run.data.train.labels >= 0).sum()) == 30
     assert int(run.member.totals[len(run.member.names) + 1]) == 30  # answers that could be right
 

@@ -79,12 +79,14 @@ class Case:
 
 
 _SMALL: dict[str, Any] = {"dim": 5}
+_FEW: dict[str, Any] = {**_SMALL, "sampler": "uniform", "negatives": 16}
 CASES = {
-    "infonce": Case("infonce", {**_SMALL, "negatives": 16}, "none"),
-    "infonce, sharded": Case("infonce", {**_SMALL, "negatives": 16}, "none", sharded=True),
+    "infonce": Case("infonce", _FEW, "none"),
+    "infonce, sharded": Case("infonce", _FEW, "none", sharded=True),
+    "infonce, its own negatives": Case("infonce", {**_SMALL, "negatives": 16}, "none"),
     "infonce, all negatives, sharded": Case("infonce", {**_SMALL, "sampler": "all"}, "none", sharded=True),
     "infonce, matching, sharded": Case("infonce", {**_SMALL, "preset": "kd+lm", "negatives": 16}, sharded=True),
-    "infonce, one side": Case("infonce", {**_SMALL, "negatives": 16, "symmetric": False}, "cached"),
+    "infonce, one side": Case("infonce", {**_FEW, "symmetric": False}, "cached"),
     "crd": Case("crd", {**_SMALL, "negatives": 16}),
     "crd, sharded": Case("crd", {**_SMALL, "negatives": 64}, sharded=True),
     "crd-lm": Case("crd-lm", {**_SMALL, "negatives": 16}),

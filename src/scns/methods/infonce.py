@@ -89,7 +89,7 @@ class Objective(Method):
         negatives: int = 256,  # measured: 1,024 and 4,096 gain nothing
         k: float | None = None,  # nearest classes or samples: how many or, below 1, which share; None: the paper's best
         scale: float | None = None,  # P = softmax(scale * cosine); None: 1 / tau for "soft", else the paper's 5
-        clusters: int | None = None,  # of sampler "soft"
+        clusters: int | None = None,  # of sampler "soft": O(clusters) an anchor instead of O(samples)
         refresh: int | None = None,  # epochs until "soft", "instance" see the table anew; 0: never; None: 1 for "soft"
         correct: bool | None = None,  # True: weights for an unbiased estimate of the whole sum; None: soft, mixed
         tau: float = 0.1,  # of InfoNCE (`temperature` is that of the distilled logits); what was measured
