@@ -336,6 +336,13 @@ def test_the_line_repeats_the_run(name: str) -> None:
         assert not differences(recipes.named(words[2]).with_settings(words[4::2]), changed)
 
 
+def test_the_line_repeats_what_divided_tables_meant() -> None:
+    """Where tables lie is not in it, but infonce by default draws by the teacher where they are divided."""
+    taught = replace(recipes.named("mini-own"), teacher="t")
+    assert command(taught, "x") == "scns train mini-own --set teacher=t --out again/x"
+    assert " --set method.refresh=0 " in command(replace(taught, tables="sharded"), "x")
+
+
 def test_a_recipe_that_words_cannot_say_repeats_from_its_file() -> None:
     odd = Recipe(arguments={"name": "5"})  # as a word, 5 is a number
     assert command(odd, "runs/x y") == "scns train 'runs/x y/recipe.json' --out 'again/runs/x y'"

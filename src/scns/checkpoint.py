@@ -68,7 +68,7 @@ class Folder:
 
     def _describe(self, recipe: Recipe) -> None:
         with atomic(self.path / "recipe.json") as temporary:
-            known = {"version": __version__, "format": _FORMAT, **recipe.as_dict(), "resolved": _resolved(recipe)}
+            known = {"version": __version__, "format": _FORMAT, **recipe.as_dict(), "resolved": resolved(recipe)}
             temporary.write_text(json.dumps(known, indent=1))
 
     def check(self, recipe: Recipe, but: Collection[str] = ()) -> None:
@@ -178,7 +178,7 @@ class Folder:
     def changes(self, recipe: Recipe, but: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
         """What another recipe has otherwise than the run's, keys in `but` apart; of the same one, what its method means
         otherwise by now."""
-        then, now = self.resolved(), _resolved(recipe)
+        then, now = self.resolved(), resolved(recipe)
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
         changed = differences(self.recipe(), recipe)
         old, new = changed.pop("arguments", ({}, {}))
@@ -260,7 +260,7 @@ class Folder:
         (self.path / "error.txt").unlink(missing_ok=True)  # of a sweep in which it failed
 
 
-def _resolved(recipe: Recipe) -> dict[str, Any]:
+def resolved(recipe: Recipe) -> dict[str, Any]:
     """Every argument of the recipe's method, as JSON keeps it; {} for a method that this version lacks."""
     try:
         taken = methods.of_recipe(recipe)
@@ -271,7 +271,7 @@ def _resolved(recipe: Recipe) -> dict[str, Any]:
 
 def as_it_was(recipe: Recipe, noted: dict[str, Any]) -> Recipe:
     """The recipe of a run that noted those arguments, with what it left to defaults that are others by now."""
-    now = _resolved(recipe)
+    now = resolved(recipe)
     moved = {key: value for key, value in noted.items() if key in now and now[key] != value}
     return replace(recipe, arguments={**recipe.arguments, **moved})
 

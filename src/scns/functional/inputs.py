@@ -59,7 +59,11 @@ def check_matrices(first: Tensor, second: Tensor, names: str, *, rows: int = 1, 
 
 def check_positive(name: str, value: float, *, zero: bool = False) -> None:
     """Refuses a number that is not finite and above 0 (or 0, where that is allowed)."""
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+    try:
+        fits = math.isfinite(value) and (value > 0 or (zero and value == 0))
+    except TypeError:  # a word, or nothing
+        fits = False
+    if not fits:
         raise InputError(f"{name} must be a finite number {'from 0 up' if zero else 'above 0'}; got {value}.")
 
 

@@ -2,9 +2,11 @@
 
 import json
 import shlex
+from dataclasses import replace
 from typing import Any
 
 from scns import recipes
+from scns.checkpoint import as_it_was, resolved
 from scns.errors import InputError
 from scns.recipe import Recipe, differences
 
@@ -12,7 +14,9 @@ from scns.recipe import Recipe, differences
 def command(recipe: Recipe, path: str) -> str:
     """`scns train NAME --set ...`, from the named recipe that is nearest, or from the run's own recipe.json."""
     out = ["--out", f"again/{path}"]  # a folder of its own, below which the cell of a table keeps its name
-    lines = [line for name in recipes.names() if (line := _from(name, recipe)) is not None]
+    # Where tables lie is no part of a setting, but a default may go by it: its value is then part of the line.
+    wanted = as_it_was(replace(recipe, tables="replicated"), resolved(recipe))
+    lines = [line for name in recipes.names() if (line := _from(name, wanted)) is not None]
     if not lines:
         return shlex.join(["scns", "train", f"{path}/recipe.json", *out])
     shortest: list[str] = min(lines, key=len)
