@@ -68,7 +68,7 @@ def effective(arguments: dict[str, Any], *, teacher: bool, divided: bool) -> dic
     soft = arguments["sampler"] == "soft"
     meant = {
         "scale": 1 / arguments["tau"] if soft else 5.0,  # in proportion to the loss's own terms; else the paper's
-        "refresh": int(soft and not divided),  # by the table itself, where a process has all of it
+        "refresh": int(soft and not divided),  # by the table itself, if whole; alike for any number of processes
         "correct": arguments["sampler"] in ("soft", "mixed"),  # made for it; the others count negatives as drawn
         "positive": "instance" if teacher else "class",  # alone, a sample's own row is only how it looked an epoch ago
     }
