@@ -2,9 +2,9 @@
 
     python examples/own_loop.py
 
-Learns 32-dimensional codes of 4,000 samples by InfoNCE. A sample's positive is its own code of the epoch before, kept
-in the memory; its negatives are 64 draws among all samples of other classes, the more alike the codes the likelier,
-weighed so that they stand for the sum over all of them.
+Learns 32-dimensional codes of 4,000 samples by InfoNCE. A sample's positive is the running mean of its own codes, kept
+in the memory (random in the first epoch); its negatives are 64 draws among all samples of other classes, the more alike
+the likelier, weighed so that they stand for the sum over all of them.
 """
 
 import torch
