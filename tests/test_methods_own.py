@@ -758,6 +758,12 @@ BAD: list[tuple[str, dict[str, object], bool, str]] = [
     ("infonce", {"mixture": "matching", "sampler": "all"}, True, "which sampler 'all' does not"),
     ("infonce", {"positive": "klass"}, True, "Unknown positive 'klass'; did you mean class"),
     ("infonce", {"nu_per": "row"}, True, "Unknown nu_per 'row'"),
+    ("infonce", {"scale": "abc"}, True, "scale of 'infonce' must be a number or none, but it is 'abc'."),
+    ("infonce", {"correct": 7}, True, "correct of 'infonce' must be true or false or none, but it is 7."),
+    ("infonce", {"negatives": 1.5}, True, "negatives of 'infonce' must be a whole number, but it is 1.5."),
+    ("crd", {"momentum": "x"}, True, "momentum of 'crd' must be a number, but it is 'x'."),
+    ("kld", {"ce": True}, True, "ce of 'kld' must be a number, but it is True."),
+    ("oim", {"target": 3}, True, "target of 'oim' must be a word, but it is 3."),
     ("infonce", {"tau": 0.0}, True, "tau must be a finite number above 0; got 0.0"),
     ("infonce", {"tau": -1.0}, True, "tau must be a finite number above 0; got -1.0"),
     ("infonce", {"negatives": 0}, True, "negatives must be a finite number above 0; got 0"),
@@ -862,8 +868,8 @@ def test_an_instance_table_is_refreshed_every_so_many_epochs() -> None:
 def test_what_cannot_be_refreshed_is_told() -> None:
     with pytest.raises(InputError, match="refresh is for the samplers 'soft' and 'instance', but the sampler is 'uni"):
         make("infonce", sampler="uniform", refresh=1)
-    with pytest.raises(InputError, match=r"refresh=0.5 is a number of epochs; give 1 for every epoch, 0 for never"):
-        make("infonce", sampler="soft", refresh=0.5)
+    with pytest.raises(InputError, match=r"refresh=-1 is a number of epochs; give 1 for every epoch, 0 for never"):
+        make("infonce", sampler="soft", refresh=-1)
     sampler = make("infonce", sampler="instance", k=5, refresh=1).method.sampler
     with pytest.raises(InputError, match=r"This sampler holds a table \(\d+, 5\), not \(\d+, 4\)"):
         sampler.refresh_(NeighborTable.build(torch.randn(len(sampler.indices), 8), k=4))

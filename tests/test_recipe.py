@@ -248,7 +248,7 @@ def test_recipes_are_the_papers() -> None:
         ({"method": "infonce", "arguments": {"refresh": 0}}, "sampler 'soft' needs a teacher, whose emb"),
         ({"method": "infonce", "tables": "sharded"}, "'soft' draws by the whole table.* use tables=replicated or"),
         ({"method": "infonce", "arguments": {"tau": 0}}, "tau must be a finite number above 0; got 0"),
-        ({"method": "infonce", "arguments": {"tau": "warm"}}, "tau must be a finite number above 0; got warm"),
+        ({"method": "infonce", "arguments": {"tau": "warm"}}, "tau of 'infonce' must be a number, but it is 'warm'"),
         ({"method": "kld", "teacher": "x", "distil": False}, "'kld' distils its teacher, so distil=false cannot be"),
         (
             {"method": "infonce", "preset": "t1-class", "words": ""},

@@ -18,10 +18,7 @@ def check(recipe: Recipe) -> None:
     for network in (recipe.student, recipe.teacher_network):
         if network and network not in models.names():
             raise unknown("network", network, models.names())
-    known = methods.hyperparameters(recipe.method)
-    for argument in recipe.arguments:
-        if argument not in known:
-            raise unknown(f"argument of '{recipe.method}'", argument, known)
+    methods.check_arguments(recipe.method, recipe.arguments)
     chosen = methods.of_recipe(recipe)
     needs = methods.module(recipe.method).Objective.needs
     _check_teacher(recipe, "teacher" in needs or bool(chosen.get("kld")), chosen)

@@ -9,8 +9,9 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from numbers import Integral, Real
+from types import ModuleType, NoneType
+from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,9 @@ from scns.world import World
 
 if TYPE_CHECKING:
     from scns.recipe import Recipe
+
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "none"}
 
 
 @dataclass(frozen=True)
@@ -181,10 +185,7 @@ def module(name: str) -> ModuleType:
 
 def build(name: str, setting: Setting, *, preset: str | None = None, **arguments: object) -> Method:
     """The method `name` for a setting, with the values of a preset and then of `arguments` over its defaults."""
-    known = hyperparameters(name)
-    for key in arguments:
-        if key not in known:
-            raise unknown(f"argument of '{name}'", key, known)
+    check_arguments(name, arguments)
     around = {"teacher": setting.teacher is not None, "divided": setting.divided}
     return module(name).Objective(setting, **resolved(name, preset or "", arguments, **around))
 
@@ -196,6 +197,25 @@ def hyperparameters(name: str) -> dict[str, object]:
     return {
         key: p.default for key, p in signature.parameters.items() if key not in skipped and p.kind is p.KEYWORD_ONLY
     }
+
+
+def check_arguments(name: str, arguments: dict[str, Any]) -> None:
+    """Refuses arguments that the method lacks, and values of another kind than it asks for."""
+    known = hyperparameters(name)
+    asked = get_type_hints(module(name).Objective.__init__)
+    for key, value in arguments.items():
+        if key not in known:
+            raise unknown(f"argument of '{name}'", key, known)
+        kinds = get_args(asked.get(key)) or (asked.get(key),)  # those of `float | None`
+        if all(kind in _KINDS for kind in kinds) and not any(_is(value, kind) for kind in kinds):
+            expected = " or ".join(_KINDS[kind] for kind in kinds)
+            raise InputError(f"{key} of '{name}' must be {expected}, but it is {value!r}.")
+
+
+def _is(value: object, kind: object) -> bool:
+    if kind in (int, float):  # numpy's too; true and false are no numbers here
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return value is None if kind is NoneType else isinstance(value, cast(type, kind))
 
 
 def of_recipe(recipe: "Recipe") -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Objective(Method):
         self.symmetric, self.seed = symmetric, setting.seed
         self.whole_batch = lm_weight > 0 and (mixture != "negatives" or nu_per == "batch")
         refresh = chosen["refresh"]
-        if not isinstance(refresh, int) or refresh < 0:
+        if refresh < 0:
             raise InputError(f"refresh={refresh} is a number of epochs; give 1 for every epoch, 0 for never.")
         if refresh and sampler not in ("soft", "instance"):
             raise InputError(f"refresh is for the samplers 'soft' and 'instance', but the sampler is '{sampler}'.")
