@@ -8,8 +8,10 @@ import re
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -873,3 +875,15 @@ def test_what_cannot_be_refreshed_is_told() -> None:
     sampler = make("infonce", sampler="instance", k=5, refresh=1).method.sampler
     with pytest.raises(InputError, match=r"This sampler holds a table \(\d+, 5\), not \(\d+, 4\)"):
         sampler.refresh_(NeighborTable.build(torch.randn(len(sampler.indices), 8), k=4))
+
+
+def test_arguments_of_kinds_that_cannot_be_told_are_left_to_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Objective:
+        def __init__(
+            self, setting: Setting, *, layers: list[int], gain: "float" = 1.0, width: int | str = 4
+        ) -> None: ...
+
+    monkeypatch.setattr(methods, "module", lambda name: SimpleNamespace(Objective=Objective))
+    methods.check_arguments("mine", {"layers": [1, 2], "gain": "loud", "width": np.int64(3)})
+    with pytest.raises(InputError, match=r"width of 'mine' must be a whole number or a word, but it is 1\.5"):
+        methods.check_arguments("mine", {"width": 1.5})

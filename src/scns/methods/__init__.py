@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from types import ModuleType, NoneType
-from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
+from types import ModuleType, NoneType, UnionType
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -202,13 +202,14 @@ def hyperparameters(name: str) -> dict[str, object]:
 def check_arguments(name: str, arguments: dict[str, Any]) -> None:
     """Refuses arguments that the method lacks, and values of another kind than it asks for."""
     known = hyperparameters(name)
-    asked = get_type_hints(module(name).Objective.__init__)
+    asked = inspect.signature(module(name).Objective.__init__).parameters
     for key, value in arguments.items():
         if key not in known:
             raise unknown(f"argument of '{name}'", key, known)
-        kinds = get_args(asked.get(key)) or (asked.get(key),)  # those of `float | None`
-        if all(kind in _KINDS for kind in kinds) and not any(_is(value, kind) for kind in kinds):
-            expected = " or ".join(_KINDS[kind] for kind in kinds)
+        kind = asked[key].annotation
+        kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)  # those of `float | None`
+        if all(each in _KINDS for each in kinds) and not any(_is(value, each) for each in kinds):
+            expected = " or ".join(_KINDS[each] for each in kinds)
             raise InputError(f"{key} of '{name}' must be {expected}, but it is {value!r}.")
 
 
