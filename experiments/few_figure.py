@@ -3,6 +3,7 @@
   python experiments/few_figure.py docs/results/few --picture few.png
   python experiments/few_figure.py docs/results/few --against own        paired with another kind than uniform
   python experiments/few_figure.py docs/results/few --numbers 256,1024,4096                       of these numbers alone
+  python experiments/few_figure.py docs/results/few --numbers 16 --course course.png              epoch by epoch
 
 Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired differences from the sum
 over all negatives ("all") and from as many uniform ones, over the seeds that both have; the p-value of the latter, by
@@ -12,7 +13,8 @@ the same accuracy, read off their curve. Intervals and differences are for point
 means alone by kind and number; then each kind against uniform negatives over all numbers and seeds, by the signs of
 all pairs and by the means of seeds that have every number, which is the safer of the two. The figure has
 every point: its intervals are by the spread of seeds pooled over all points of several, as if that were the same for
-all.
+all. --course draws one number of negatives through training: accuracy less that of --against after the same epoch, a
+moving mean over five tests, and the spread of the estimated log-denominator.
 """
 
 import argparse
@@ -50,7 +52,12 @@ class Ended(NamedTuple):
 
     test: float
     curve: dict[int, float]  # test accuracy by epoch
-    spread: float  # of the log-denominator's error in the last epochs; nan where it was not noted
+    spreads: dict[int, float]  # of the log-denominator's error by epoch; empty where it was not noted
+
+    @property
+    def spread(self) -> float:
+        """That of the last two epochs noted; nan where none was."""
+        return mean(list(self.spreads.values())[-2:]) if self.spreads else math.nan
 
 
 def point_of(name: str) -> tuple[Point, int]:
@@ -69,9 +76,8 @@ def read(folder: Path) -> dict[Point, dict[int, Ended]]:
         point, seed = point_of(path.parent.name)
         curve = {line["epoch"]: line["test"] for line in lines(path.parent / "log.jsonl") if "test" in line}
         # A run that went on from a checkpoint noted some epochs twice: the last word counts.
-        errors = {line["epoch"]: line["deviation"] for line in lines(path.parent / "denominator.jsonl")}
-        spread = mean(list(errors.values())[-2:]) if errors else math.nan
-        found[point][seed] = Ended(json.loads(path.read_text())["test"], curve, spread)
+        spreads = {line["epoch"]: line["deviation"] for line in lines(path.parent / "denominator.jsonl")}
+        found[point][seed] = Ended(json.loads(path.read_text())["test"], curve, spreads)
     return dict(sorted(found.items()))
 
 
@@ -299,12 +305,48 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
     figure.savefig(picture, dpi=130)
 
 
+def course(runs: dict[Point, dict[int, Ended]], number: int, against: str, picture: Path) -> None:
+    """Accuracy less that of `against` after the same epoch, and the spread of the log sum, through training."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    for kind in (*COLOURS, *LINES):
+        each, reference = runs.get(Point(kind, number if kind in COLOURS else 0), {}), runs[Point(against, number)]
+        seeds = [seed for seed in each if seed in reference]
+        if not seeds:
+            continue
+        style: dict[str, Any] = {
+            "color": COLOURS.get(kind, "black"),
+            "linestyle": LINES.get(kind, "-"),
+            "linewidth": 1.3,
+        }
+        tested = set.intersection(*({*each[seed].curve} & {*reference[seed].curve} for seed in seeds))
+        epochs = sorted(tested)
+        gains = [mean(each[seed].curve[e] - reference[seed].curve[e] for seed in seeds) for e in epochs]
+        smooth = [mean(gains[max(0, i - 2) : i + 3]) for i in range(len(gains))]
+        left.plot(epochs, smooth, label=f"{kind} ({len(seeds)})", **style)
+        noted = sorted(set.intersection(*({*run.spreads} for run in each.values())))
+        right.plot(noted, [mean(run.spreads[e] for run in each.values()) for e in noted], **style)
+    left.set(xlabel="epoch", ylabel=f"test accuracy less that of {against}, points")
+    left.set_title(f"{number} negatives; mean of (seeds), moving mean over five tests", fontsize=9)
+    right.set(xlabel="epoch", ylabel="spread of the estimated log sum", yscale="log")
+    marks = [0.2, 0.5, 1, 2]
+    right.set_yticks(marks, [f"{mark:g}" for mark in marks])
+    right.minorticks_off()
+    for panel in (left, right):
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", fontsize=8, frameon=False)
+    figure.savefig(picture, dpi=130)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the runs are")
     parser.add_argument("--against", default="uniform", help="the kind of negatives that others are paired with")
     parser.add_argument("--numbers", default="", metavar="M,...", help="of these numbers of negatives alone")
     parser.add_argument("--picture", type=Path, help="the figure to write")
+    parser.add_argument("--course", type=Path, metavar="PICTURE", help="draw one number of negatives through training")
     given = parser.parse_args()
     runs = read(given.folder)
     wanted = given.numbers.split(",") if given.numbers else []
@@ -316,10 +358,14 @@ def main() -> None:
         parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
     if given.against not in {point.kind for point in runs}:
         parser.error(f"--against '{given.against}' has no finished run in '{given.folder}'.")
+    if given.course and (len(wanted) != 1 or Point(given.against, int(wanted[0])) not in runs):
+        parser.error("--course draws one number against a kind that has it; give one with --numbers, such as 16.")
     if given.picture and not any(len(each) > 1 for each in runs.values()):
         parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two of some.")
     print(*table(runs, given.against), "", *grid(runs), "", *over_numbers(runs, given.against), sep="\n")
     times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
+    if given.course:
+        course(runs, int(wanted[0]), given.against, given.course)
     if given.picture:
         draw(runs, times, given.picture)
 

@@ -99,6 +99,16 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     run(monkeypatch, few, "--numbers", "64", script=FIGURE)
     told = capsys.readouterr().out
     assert "| uniform-corrected | 3 | 1 | +0.00 | 1.000 | +0.00 +- 2.48 (3) |" in told and "own" not in told
+    run(monkeypatch, few, "--numbers", "16", "--course", tmp_path / "course.png", script=FIGURE)
+    assert (tmp_path / "course.png").stat().st_size > 5000
+    capsys.readouterr()
+    for words in (["--numbers", "16,64"], ["--numbers", "16", "--against", "all"], []):
+        with pytest.raises(SystemExit, match="2"):
+            run(monkeypatch, few, *words, "--course", tmp_path / "none.png", script=FIGURE)
+        told = capsys.readouterr()
+        assert (
+            "give one with --numbers, such as 16" in told.err and not told.out and not (tmp_path / "none.png").exists()
+        )
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, few, "--numbers", "3", script=FIGURE)
     assert "--numbers '3' has no finished run" in capsys.readouterr().err
