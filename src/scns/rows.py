@@ -6,6 +6,7 @@ from typing import Any
 _BETAS = (0.01, 0.05, 0.1, 0.2, 0.5)
 _NETWORKS = {"resnext32x4": "resnext29-32x4d"}  # printed -> ours
 _WIDER = {"wrn-16-1": "wrn-16-2", "wrn-40-1": "wrn-40-2"}  # printed -> probable
+_OWN = "InfoNCE, scns's defaults"  # negatives drawn by the table they are compared with: not in the paper
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Row:
     arguments: dict[str, Any] = field(default_factory=dict)
     paper: str = ""
     value: float | None = None  # the printed beta or k, or the denominator of k
-    elsewhere: str = ""  # what another table of the paper calls a row that this one lacks
+    elsewhere: str = ""  # what another table of the paper, or scns, calls a row that this one lacks
 
     @property
     def title(self) -> str:
@@ -75,6 +76,7 @@ def _supervised() -> list[Row]:
         *_mixtures("t1-infonce-lm", "t1-infonce+lm"),
         *(_scns("class", "t1-class", k, k) for k in (1, 2, 5)),
         *(_scns("instance", "t1-instance", n, 1 / n) for n in (5, 10, 20, 100, 500)),
+        Row("own", "infonce", elsewhere=_OWN),
     ]
 
 
@@ -89,7 +91,8 @@ def _cifar100() -> list[Row]:
     ]
     taken = {row.slug for row in printed} | {"class-scns", "instance-scns"}  # k of those: class k20, instance k50
     further = [replace(row, paper="", elsewhere=row.paper) for row in _distilling() if row.slug not in taken]
-    return [*printed, Row("infonce", "infonce", "kd-infonce", elsewhere="InfoNCE"), *further]
+    uniform, own = Row("infonce", "infonce", "kd-infonce", elsewhere="InfoNCE"), Row("own", "infonce", elsewhere=_OWN)
+    return [*printed, uniform, own, *further]
 
 
 def _tiny() -> list[Row]:
@@ -98,6 +101,7 @@ def _tiny() -> list[Row]:
         Row("ce", "ce", elsewhere="Student (Cross-Entropy)"),
         Row("infonce", "infonce", "kd-infonce", elsewhere="InfoNCE"),
         Row("infonce-lm", "infonce", "kd-lm", elsewhere="InfoNCE-LM"),
+        Row("own", "infonce", elsewhere=_OWN),
     ]
     return _distilling() + further
 
