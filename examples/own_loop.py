@@ -2,9 +2,9 @@
 
     python examples/own_loop.py
 
-Learns 32-dimensional codes of 4,000 samples by InfoNCE. A sample's positive is the running mean of its own codes, kept
-in the memory (random in the first epoch); its negatives are 64 draws among all samples of other classes, the more alike
-the likelier, weighed so that they stand for the sum over all of them.
+Learns 32-dimensional codes of 4,000 samples by InfoNCE. A memory keeps the running mean of each sample's codes, random
+in the first epoch. A sample's positive is another of its class; its negatives are 64 draws among all samples of other
+classes, the more alike the likelier, weighed so that they stand for the sum over all of them.
 """
 
 import torch
@@ -20,6 +20,7 @@ optimizer = torch.optim.Adam(encoder.parameters(), lr=1e-3)
 
 memory = scns.FeatureTable(len(labels), 32)
 sampler = scns.SoftNegatives(memory.features, labels, scale=10)  # 1 / temperature
+same = scns.Positives(labels)
 
 for epoch in range(6):
     total = 0.0
@@ -28,7 +29,7 @@ for epoch in range(6):
         views = inputs[rows] + 0.3 * torch.randn(100, 64)  # a little noise is the augmentation
         z = F.normalize(encoder(views), dim=1)
         negatives, log_weights = sampler.weights(rows, 64, epoch=epoch, correct=True)  # both [100, 64]
-        loss = memory.info_nce(z, rows, negatives, log_weights, temperature=0.1)
+        loss = memory.info_nce(z, same.sample(rows, epoch=epoch)[:, 0], negatives, log_weights, temperature=0.1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -37,7 +37,7 @@ def test_own_loop_is_short_and_needs_little() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "scns"
     }
-    assert used == {"SoftNegatives", "FeatureTable"}
+    assert used == {"SoftNegatives", "Positives", "FeatureTable"}
 
 
 def test_own_images_distils_on_a_folder(
