@@ -348,8 +348,11 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="the figure to write")
     parser.add_argument("--course", type=Path, metavar="PICTURE", help="draw one number of negatives through training")
     given = parser.parse_args()
+    for picture in (given.picture, given.course):
+        if picture and not picture.parent.is_dir():
+            parser.error(f"'{picture.parent}' is no folder; make it, or give another place for the picture.")
     runs = read(given.folder)
-    wanted = given.numbers.split(",") if given.numbers else []
+    wanted = [word for word in given.numbers.replace(" ", "").split(",") if word]
     for number in wanted:
         if number not in {str(point.number) for point in runs if point.number}:
             parser.error(f"--numbers '{number}' has no finished run in '{given.folder}'.")

@@ -222,7 +222,20 @@ def test_a_run_does_not_go_on_with_other_defaults(tmp_path: Path) -> None:
         made.check(replace(wanted, teacher="elsewhere"), but=("teacher",))
     then = replace(wanted, arguments={"negatives": 8, "tau": 0.2})
     assert made.recipe() == then == load_recipe(str(kept))  # read back, it is what was trained
+    assert load_recipe(str(kept), ["method.tau=0.3"]).arguments == {"negatives": 8, "tau": 0.3}
+    assert load_recipe(str(kept), ["preset=t1-class"]).arguments == {"negatives": 8}  # of another preset: as given
     assert made.open(then) is False
+
+
+def test_a_preset_is_what_it_means(tmp_path: Path) -> None:
+    made = Folder(tmp_path / "run")
+    spelt = {"sampler": "uniform", "weight": 1.0, "tau": 0.07, "positive": "class", "negatives": 64}
+    made.open(Recipe(method="infonce", arguments=spelt))
+    made.save({"a": torch.zeros(1)}, {})
+    assert made.open(Recipe(method="infonce", preset="t1-infonce", arguments={"negatives": 64})) is False
+    told = r"recipe: method\.sampler \('uniform' there, 'class' asked\), method\.k \(None there, 2 asked\); choose"
+    with pytest.raises(InputError, match=told):
+        made.open(Recipe(method="infonce", preset="t1-class", arguments={"negatives": 64}))
 
 
 def test_what_a_default_means_may_not_change_with_where_tables_lie(tmp_path: Path) -> None:

@@ -102,6 +102,9 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     run(monkeypatch, few, "--numbers", "16", "--course", tmp_path / "course.png", script=FIGURE)
     assert (tmp_path / "course.png").stat().st_size > 5000
     capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, few, "--picture", tmp_path / "nowhere" / "few.png", script=FIGURE)
+    assert "nowhere' is no folder; make it" in capsys.readouterr().err
     for words in (["--numbers", "16,64"], ["--numbers", "16", "--against", "all"], []):
         with pytest.raises(SystemExit, match="2"):
             run(monkeypatch, few, *words, "--course", tmp_path / "none.png", script=FIGURE)

@@ -166,6 +166,7 @@ def test_data_sets_have_sections_of_their_own(tmp_path: Path) -> None:
     text = render(tmp_path)
     assert [row[0] for row in rows(text, "lines-on-cifar10")] == ["ten"]
     assert [row[0] for row in rows(text, "lines-on-cifar100")] == ["hundred"]
+    assert any("infonce soft" in row for row in rows(text, "table-of-runs"))  # the default sampler has a name
     assert len(rows(text, "table-of-runs")) == 2 and "to uniform" not in text  # no pair within one data set
     assert text.count('<figure class="chart"') == 2
     assert "Nothing here is comparable with the paper" in text

@@ -182,6 +182,11 @@ class Folder:
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
         changed = differences(self.recipe(), recipe)
         old, new = changed.pop("arguments", ({}, {}))
+        if (
+            then and now and "preset" in changed and "method" not in changed
+        ):  # its name is nothing, what it means is all
+            del changed["preset"]
+            changed |= meant
         for key in sorted({*old, *new}):  # one by one; what only one of them gives, or gives as None, is a default
             pair = then.get(key, old.get(key)), now.get(key, new.get(key))
             if pair[0] != pair[1]:

@@ -48,8 +48,9 @@ def _check_teacher(recipe: Recipe, distils: bool, chosen: dict[str, Any]) -> Non
                 "The sampler 'soft' draws by the whole table, which no process has with tables=sharded, or else by a "
                 f"teacher's embeddings; use tables=replicated or method.sampler=uniform, or {_TRAIN_ONE}."
             )
+        table = " (or method.refresh=1: the method's own table)" if "refresh" in chosen and sampler != "mixed" else ""
         raise InputError(
-            f"The sampler '{sampler}' needs a teacher, whose embeddings name the neighbours; {_TRAIN_ONE}."
+            f"The sampler '{sampler}' needs a teacher, whose embeddings name the neighbours{table}; {_TRAIN_ONE}."
         )
     if sampler == "class" and not recipe.words and not recipe.teacher:
         raise InputError("words='' takes the classes' centroids by a teacher; give teacher=, or words=glove.")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, get_origin, get_type_hints
@@ -161,7 +162,7 @@ class Recipe:
             return self.lr * 0.5 * (1 + math.cos(math.pi * done))
         return self.lr * self.decay ** sum(epoch > milestone for milestone in self.milestones)
 
-    def with_settings(self, settings: list[str]) -> "Recipe":
+    def with_settings(self, settings: Sequence[str]) -> "Recipe":
         """The recipe with `key=value` words applied, typed as the recipe's fields; `method.key` is an argument."""
         changed: dict[str, Any] = {}
         arguments = dict(self.arguments)

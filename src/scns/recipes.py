@@ -7,7 +7,7 @@ when they were measured with the very command, and not before; estimates of time
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -255,19 +255,25 @@ def named(name: str) -> Recipe:
     return _function(name)()
 
 
-def load_recipe(name_or_path: str) -> Recipe:
+def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
     """A recipe by name, or from a .toml or .json file.
 
-    recipe = scns.load_recipe("mini-class").with_settings(["epochs=2", "method.k=3"])
+    recipe = scns.load_recipe("mini-class", ["epochs=2", "method.k=3"])
     run = scns.fit(recipe, "runs/first")   # run.student is the network, run.result what `scns train` prints
     """
-    if name_or_path.endswith((".toml", ".json")) or "/" in name_or_path:
-        return _read(Path(name_or_path))
-    return named(name_or_path)
+    if not name_or_path.endswith((".toml", ".json")) and "/" not in name_or_path:
+        return named(name_or_path).with_settings(settings)
+    recipe, noted = _read(Path(name_or_path))
+    changed = recipe.with_settings(settings)
+    if not noted or (changed.method, changed.preset) != (recipe.method, recipe.preset):
+        return changed  # what the run left to the defaults of another method or preset says nothing of this one
+    from scns.checkpoint import as_it_was  # with torch, which lists of recipes need not wait for
+
+    return as_it_was(recipe, noted).with_settings(settings)
 
 
-def _read(path: Path) -> Recipe:
-    """A recipe from a file; its key `extends` names a recipe to start from."""
+def _read(path: Path) -> tuple[Recipe, dict[str, Any]]:
+    """A recipe from a file, and what a run noted of its arguments; the key `extends` names a recipe to start from."""
     if not path.is_file():
         raise InputError(f"The recipe '{path}' does not exist; give a .toml or .json file, or a name of: scns recipes.")
     try:
@@ -279,12 +285,7 @@ def _read(path: Path) -> Recipe:
     noted = values.get("resolved", {})
     values = {key: value for key, value in values.items() if key not in _OF_A_RUN}
     base: dict[str, Any] = named(str(values.pop("extends"))).as_dict() if "extends" in values else {}
-    recipe = from_dict({**base, **values}, f"'{path}'")
-    if not noted:
-        return recipe
-    from scns.checkpoint import as_it_was  # with torch, which lists of recipes need not wait for
-
-    return as_it_was(recipe, noted)
+    return from_dict({**base, **values}, f"'{path}'"), noted
 
 
 def _function(name: str) -> Callable[..., Recipe]:

@@ -150,7 +150,7 @@ def _jobs(
 
     if "/" not in name and not name.endswith((".toml", ".json")) and name not in named.names():
         raise unknown("recipe or table", name, [*named.names(), *tables.TABLES])
-    base = named.load_recipe(name).with_settings(settings)
+    base = named.load_recipe(name, settings)
     base = replace(base, epochs=epochs or base.epochs, subset=base.subset if subset is None else subset)
     jobs = []
     for seed in range(seeds):

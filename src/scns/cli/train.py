@@ -91,7 +91,7 @@ def named_recipe(
     if name in tables.TABLES:
         raise InputError(f"'{name}' is a table: scns sweep {name} trains its cells; 'scns recipes {name}' names them.")
     given = {"epochs": epochs, "subset": subset, "seed": seed}
-    chosen = _changed(load_recipe(name).with_settings(settings), given)
+    chosen = _changed(load_recipe(name, settings), given)
     return chosen, out or Path("runs") / f"{Path(name).stem}-{chosen.seed}"
 
 

@@ -214,8 +214,8 @@ def check_arguments(name: str, arguments: dict[str, Any]) -> None:
 
 
 def _is(value: object, kind: object) -> bool:
-    if kind in (int, float):  # numpy's too; true and false are no numbers here
-        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    if kind in (int, float):  # numpy's too; true, false and NaN are no numbers here
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool) and value == value
     return value is None if kind is NoneType else isinstance(value, cast(type, kind))
 
 

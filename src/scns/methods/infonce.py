@@ -38,6 +38,7 @@ from scns.world import World
 REFERENCE = "O'Neill and Bollegala, 2021"
 
 _MIXTURES = ("negatives", "matching", "cross")
+_MOST = 2**20  # draws of an anchor: a batch of them would fill the memory, for a sum that is exact by then
 
 # Of all presets: "tau = 5" of the sampling distribution, negatives counted as they are drawn, by embeddings that stay,
 # and another sample of the class as positive are the paper's; it states no number of negatives and no tau, here CRD's.
@@ -114,6 +115,12 @@ class Objective(Method):
         chosen = effective(given, teacher=setting.teacher is not None, divided=setting.divided)
         for name, value in (("negatives", negatives), ("weight", weight), ("lm_weight", lm_weight)):
             check_positive(name, value, zero=name != "negatives")
+        if negatives > _MOST:
+            raise InputError(
+                f"negatives={negatives} of each anchor are more than {_MOST:,}; use sampler='all' instead."
+            )
+        if k is not None:
+            check_positive("k", k)
         check_choice("mixture", mixture, _MIXTURES)
         check_choice("positive", chosen["positive"], ("class", "instance"))
         check_choice("nu_per", nu_per, ("pair", "batch"))

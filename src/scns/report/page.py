@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scns import __version__, tables
+from scns import __version__, recognise, tables
 from scns.claims import claims
 from scns.curves import MARKED, WINDOW, epochs_to_converge
 from scns.errors import InputError
@@ -250,7 +250,9 @@ def _run(entry: Entry, name: str, place: int) -> list[Value]:
 
 def _method(entry: Entry) -> str:
     """The method with what tells it from its kin: preset and sampler."""
-    extra = [entry.recipe.preset, str(entry.recipe.arguments.get("sampler", ""))]
+    taken = recognise.effective(entry.recipe, entry.path).arguments.get("sampler", "uniform")
+    by_default = "" if entry.recipe.preset or taken == "uniform" else str(taken)
+    extra = [entry.recipe.preset, str(entry.recipe.arguments.get("sampler", by_default))]
     return " ".join([entry.recipe.method, *(word for word in extra if word)])
 
 
