@@ -737,7 +737,7 @@ def test_a_missing_teacher_is_said(name: str) -> None:
         ("crd", {"positive": "same"}, "Unknown positive 'same'"),
         ("kld", {"temperature": 0.0}, "temperature must be a finite number above 0; got 0"),
         ("at", {"ce": -1.0}, "ce must be a finite number from 0 up; got -1"),
-        ("sp", {"kld": math.nan}, "kld must be a finite number from 0 up; got nan"),
+        ("sp", {"kld": math.nan}, "kld of 'sp' must be a number, but it is nan"),
         ("at", {"wieght": 1.0}, "Unknown argument of 'at' 'wieght'; did you mean weight"),
         ("at", {"preset": "papper"}, "Unknown preset of 'at' 'papper'"),
     ],
