@@ -341,6 +341,9 @@ def test_the_line_repeats_what_divided_tables_meant() -> None:
     """Where tables lie is not in it, but infonce by default draws by the teacher where they are divided."""
     taught = replace(recipes.named("mini-own"), teacher="t")
     assert command(taught, "x") == "scns train mini-own --set teacher=t --out again/x"
+    spelt = {"sampler": "uniform", "negatives": 256, "weight": 1.0, "tau": 0.07, "positive": "class"}
+    written_out = replace(recipes.named("mini-uniform"), preset="", arguments=spelt)
+    assert command(written_out, "x") == "scns train mini-uniform --out again/x"  # a preset is what it means
     assert " --set method.refresh=0 " in command(replace(taught, tables="sharded"), "x")
 
 

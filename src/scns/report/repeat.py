@@ -26,19 +26,21 @@ def command(recipe: Recipe, path: str) -> str:
 def _from(name: str, recipe: Recipe) -> list[str] | None:
     """The words that make the recipe of a named one; None where the command line cannot say it."""
     base = recipes.named(name)
+    meant = resolved(recipe) if base.method == recipe.method else {}
     changed = {key: new for key, (_, new) in differences(base, recipe).items() if key != "arguments"}
-    changed |= {
-        f"method.{key}": value
-        for key, value in recipe.arguments.items()
-        if key not in base.arguments or base.arguments[key] != value
-    }
+    if meant:  # a preset is what it means
+        changed.pop("preset", None)
     settings = [f"{key}={_text(value)}" for key, value in changed.items()]
     try:
+        given, before = (meant, resolved(base.with_settings(settings))) if meant else (recipe.arguments, base.arguments)
+        new = {key: value for key, value in given.items() if key not in before or before[key] != value}
+        settings += [f"method.{key}={_text(value)}" for key, value in new.items()]
         made = base.with_settings(settings)
     except InputError:
         return None
     words = [word for setting in settings for word in ("--set", setting)]
-    return None if differences(made, recipe) else ["scns", "train", name, *words]
+    left = {*differences(made, recipe)} - ({"preset", "arguments"} if meant and resolved(made) == meant else set())
+    return None if left else ["scns", "train", name, *words]
 
 
 def _text(value: Any) -> str:
