@@ -768,7 +768,7 @@ BAD: list[tuple[str, dict[str, object], bool, str]] = [
     ("infonce", {"negatives": 10**20}, True, "negatives=100000000000000000000 of each anchor are more than 1,048,576;"),
     ("crd", {"momentum": "x"}, True, "momentum of 'crd' must be a number, but it is 'x'."),
     ("kld", {"ce": True}, True, "ce of 'kld' must be a number, but it is True."),
-    ("oim", {"target": 3}, True, "target of 'oim' must be a word, but it is 3."),
+    ("oim", {"target": 3}, True, "target of 'oim' must be text, but it is 3."),
     ("infonce", {"tau": 0.0}, True, "tau must be a finite number above 0; got 0.0"),
     ("infonce", {"tau": -1.0}, True, "tau must be a finite number above 0; got -1.0"),
     ("infonce", {"negatives": 0}, True, "negatives must be a finite number above 0; got 0"),
@@ -888,5 +888,5 @@ def test_arguments_of_kinds_that_cannot_be_told_are_left_to_the_method(monkeypat
 
     monkeypatch.setattr(methods, "module", lambda name: SimpleNamespace(Objective=Objective))
     methods.check_arguments("mine", {"layers": [1, 2], "gain": "loud", "width": np.int64(3)})
-    with pytest.raises(InputError, match=r"width of 'mine' must be a whole number or a word, but it is 1\.5"):
+    with pytest.raises(InputError, match=r"width of 'mine' must be a whole number or text, but it is 1\.5"):
         methods.check_arguments("mine", {"width": 1.5})

@@ -256,7 +256,7 @@ def named(name: str) -> Recipe:
 
 
 def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
-    """A recipe by name, or from a .toml or .json file.
+    """A recipe by name, or from a .toml or .json file, with `key=value` settings as of `scns train --set`.
 
     recipe = scns.load_recipe("mini-class", ["epochs=2", "method.k=3"])
     run = scns.fit(recipe, "runs/first")   # run.student is the network, run.result what `scns train` prints

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scns.recipe import Recipe
 
 
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "none"}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
 
 
 @dataclass(frozen=True)
