@@ -182,10 +182,8 @@ class Folder:
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
         changed = differences(self.recipe(), recipe)
         old, new = changed.pop("arguments", ({}, {}))
-        if (
-            then and now and "preset" in changed and "method" not in changed
-        ):  # its name is nothing, what it means is all
-            del changed["preset"]
+        if then and now and "method" not in changed and "preset" in changed:
+            del changed["preset"]  # it is what it means
             changed |= meant
         for key in sorted({*old, *new}):  # one by one; what only one of them gives, or gives as None, is a default
             pair = then.get(key, old.get(key)), now.get(key, new.get(key))
