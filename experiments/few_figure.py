@@ -277,10 +277,12 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
         hollow: dict[str, Any] = {"markersize": 4, "color": "white", "markeredgecolor": COLOURS[kind], "zorder": 3}
         for panel, values in ((left, means), (right, spreads)):
             panel.plot([aside[i] for i in weak], [values[i] for i in weak], "o", **hollow)
-        names = [f"{kind}-{point.number}" for point in points]
-        timed = [(times[name], each) for name, each in zip(names, means, strict=True) if name in times]
+        timed = [i for i, point in enumerate(points) if _name(point) in times]
+        for size, i in enumerate(timed, 2):  # the larger, the more negatives
+            one: dict[str, Any] = style | {"markersize": 2.5 * size, "elinewidth": 0.7}
+            panels[2].errorbar([times[_name(points[i])]], means[i : i + 1], halves[i : i + 1], **one)
         if timed:
-            panels[2].plot(*zip(*timed, strict=True), **style)
+            panels[2].plot([times[_name(points[i])] for i in timed], [means[i] for i in timed], color=COLOURS[kind])
     left.set(ylabel="test accuracy, %")
     told = f"95 % intervals by the deviation of seeds pooled over all points, {deviation:.2f}"
     few = any(len(each) < LEAST for point, each in runs.items() if point.kind in kinds)
@@ -294,6 +296,8 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
     right.set_yticks(marks, [f"{mark:g}" for mark in marks])
     if times:
         panels[2].set(xlabel="seconds an epoch, one student alone", ylabel="test accuracy, %")
+        shown_there = [f"{number:,}" for number in numbers if any(name.endswith(f"-{number}") for name in times)]
+        panels[2].set_title(f"small to large: {', '.join(shown_there)} negatives", fontsize=9)
         for kind in LINES:
             if kind in times and Point(kind, 0) in runs:
                 value = mean(run.test for run in runs[Point(kind, 0)].values())
@@ -303,6 +307,10 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
         panel.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(picture, dpi=130)
+
+
+def _name(point: Point) -> str:
+    return f"{point.kind}-{point.number}"
 
 
 def course(runs: dict[Point, dict[int, Ended]], number: int, against: str, picture: Path) -> None:

@@ -113,6 +113,22 @@ def test_one_run_gives_every_cell_that_shares_it(tmp_path: Path) -> None:
     assert "t3/ce/resnet110-resnet20" in names and "t3/ce/wrn-40-1-resnet20" in names
 
 
+def test_lines_of_one_name_say_in_what_they_differ(tmp_path: Path) -> None:
+    put_cell(tmp_path / "fast", "t3/kld/resnet110-resnet20", [70.0], precision="bf16")
+    put_cell(tmp_path / "plain", "t3/kld/resnet110-resnet20", [71.0])
+    put_cell(tmp_path / "plain", "t3/infonce/resnet110-resnet20", [72.0])
+    put_cell(tmp_path / "other", "t3/infonce/resnet110-resnet20", [72.0], lr=0.1, warmup=1, decay=0.2, momentum=0.8)
+    put(tmp_path / "small" / "mine-0", replace(TINY, data="cifar10"), 50)  # another data set needs no word
+    put(tmp_path / "large" / "mine-0", TINY, 50)
+    assert {(line.name.split("/")[-2:][0], line.mean, line.remark) for line in results.read(tmp_path).lines} == {
+        ("kld", 70.0, "precision=bf16"),
+        ("kld", 71.0, "precision=tf32"),
+        ("infonce", 72.0, "lr=0.05, momentum=0.9, decay=0.1, and 1 more"),
+        ("infonce", 72.0, "changed: lr, momentum, decay, warmup; lr=0.1, momentum=0.8, decay=0.2, and 1 more"),
+        ("mine", 50.0, ""),
+    }
+
+
 def test_every_printed_number_is_found() -> None:
     if not results.printed_values():
         pytest.skip("the printed numbers are not there")

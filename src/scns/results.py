@@ -22,6 +22,7 @@ from scns.files import atomic
 from scns.recipe import CHANCE, Recipe
 from scns.tables import Cell
 
+_NAMED = 3  # settings in which lines of one name differ, in words; the files have them all
 _SMALLER = ("data", "size", "input_size", "subset", "labelled", "epochs", "validation", "student")
 
 
@@ -68,10 +69,16 @@ class Line:
     printed: float | None  # the paper's; None where it has none, or where the runs are not what it ran
     difference: float | None
     notes: str = ""
+    apart: tuple[str, ...] = ()  # the settings in which lines of this name differ: "precision=bf16"
 
     @property
     def remark(self) -> str:
-        """In what the runs are not the paper's, in words, or that they saw few images; "" for a run as printed."""
+        """In what the runs are not the paper's or those of another line, or that they saw few images; else ""."""
+        more = [f"and {len(self.apart) - _NAMED} more"] if len(self.apart) > _NAMED else []
+        return "; ".join(filter(None, (self._compared, ", ".join([*self.apart[:_NAMED], *more]))))
+
+    @property
+    def _compared(self) -> str:
         if not self.table:
             return f"{self.subset:,} images" if self.subset else ""
         own = [key for key in self.changed if not key.startswith("teacher.")]
@@ -96,7 +103,7 @@ class Results:
         groups: dict[str, list[Entry]] = {}
         for entry in self.entries:
             groups.setdefault(_kind(entry), []).append(entry)
-        return [(_line(group), group) for group in groups.values()]
+        return _told_apart([(_line(group), group) for group in groups.values()])
 
 
 def read(folder: str | Path) -> Results:
@@ -197,10 +204,35 @@ def _entries(path: Path) -> list[Entry]:
 
 def _kind(entry: Entry) -> str:
     """What runs of one line share."""
+    return json.dumps([entry.cell and entry.cell.name, _settings(entry), entry.changed, entry.notes], sort_keys=True)
+
+
+def _settings(entry: Entry) -> dict[str, Any]:
+    """The recipe of a run without what is chance, every argument of its method written out."""
     hidden = (*CHANCE, "teacher", "weights") if entry.cell is not None else CHANCE  # of a table, known by its name
     written_out = recognise.effective(entry.recipe, entry.path)
-    values = {key: value for key, value in written_out.as_dict().items() if key not in hidden}
-    return json.dumps([entry.cell and entry.cell.name, values, entry.changed, entry.notes], sort_keys=True)
+    return {key: value for key, value in written_out.as_dict().items() if key not in hidden}
+
+
+def _told_apart(groups: list[tuple[Line, list[Entry]]]) -> list[tuple[Line, list[Entry]]]:
+    """The same; lines that share their name with others say in which settings they differ."""
+    namesakes: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for line, entries in groups:
+        namesakes.setdefault((line.name, line.data, line.student), []).append(_words(entries[0]))
+    made = []
+    for line, entries in groups:
+        own, every = _words(entries[0]), namesakes[line.name, line.data, line.student]
+        apart = [f"{key}={value}" for key, value in own.items() if any(each.get(key) != value for each in every)]
+        made.append((replace(line, apart=tuple(apart)), entries))
+    return made
+
+
+def _words(entry: Entry) -> dict[str, str]:
+    """The settings of a run as `scns train --set` takes them."""
+    settings = _settings(entry)
+    arguments = {f"method.{key}": value for key, value in settings.pop("arguments").items()}
+    return {key: " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            for key, value in (settings | arguments).items()}  # fmt: skip
 
 
 def _order(entry: Entry) -> tuple[int, int, list[tuple[int, str]]]:
