@@ -204,7 +204,7 @@ def test_class_names_are_shown_not_run() -> None:
     rising = torch.arange(40.0)
     shown = gallery(images, Source(NASTY, torch.stack([rising.cos(), rising.sin()], 1)))
     assert "<script>" not in shown and "&lt;script&gt;" in shown and not Outline(shown).open
-    assert "Instance-level" in shown and "Uniform" in shown
+    assert "Instance-level" in shown and "Soft" in shown and "Uniform" in shown
 
 
 def test_pictures_of_the_bundled_images() -> None:
@@ -213,12 +213,12 @@ def test_pictures_of_the_bundled_images() -> None:
     shown = gallery(images, Source("pixels", flat - flat.mean(0)))
     tags = Outline(shown).tags
     pictures = [attributes for tag, attributes in tags if tag == "img"]
-    assert len(pictures) == 6 * (1 + 3 * 8) and all(each["alt"] for each in pictures)
+    assert len(pictures) == 6 * (1 + 4 * 8) and all(each["alt"] for each in pictures)
     # Pixels are a poor embedding: some negatives are nearer than all of their anchor's own class.
     assert sum("suspected" in str(each["alt"]) for each in pictures) == shown.count(" ?</b>") > 0
     assert "best negative above own class" in shown and "Which classes are alike" in shown
     alone = gallery(images)
-    assert "Instance-level negatives need a run" in alone and "numbers are cosines" not in alone
+    assert "soft negatives need a run that kept its student" in alone and "numbers are cosines" not in alone
 
 
 def test_a_run_on_bundled_images_has_pictures_unless_unwanted(tmp_path: Path) -> None:

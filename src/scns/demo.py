@@ -19,6 +19,7 @@ from scns.report.page import write_report
 from scns.report.pictures import Source
 from scns.results import Results, read
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
+from scns.soft import SoftNegatives
 from scns.teacher import Teacher
 from scns.train import Shelf, Watch, fit
 
@@ -28,20 +29,22 @@ STUDENTS = {  # name -> what it is trained with; its recipe is demo-NAME
     "uniform": "+ InfoNCE, uniform negatives",
     "class": "+ InfoNCE, class-level",
     "instance": "+ InfoNCE, instance-level",
+    "own": "+ InfoNCE, soft (its default)",
 }
 _COMPARED = {
     "the teacher's answers, against labels alone": ("answers", "labels"),
     "InfoNCE with uniform negatives, against none": ("uniform", "answers"),
     "class-level negatives, against uniform ones": ("class", "uniform"),
     "instance-level negatives, against uniform ones": ("instance", "uniform"),
+    "soft negatives, against uniform ones": ("own", "uniform"),
     "InfoNCE with instance-level negatives, against none": ("instance", "answers"),
 }
 FOLLOWING = """\
 # your pictures in PICTURES/train/<class>/ and PICTURES/test/<class>/: a teacher, then a small network of it
 scns train mini-ce --set data=folder --set root=PICTURES --set student=wrn-16-2 --out runs/teacher
-scns train demo-instance --set data=folder --set root=PICTURES --set labelled=0 --set teacher=runs/teacher --out runs/small
+scns train demo-own --set data=folder --set root=PICTURES --set labelled=0 --set teacher=runs/teacher --out runs/small
 # embeddings and labels of any network: who would be drawn as negatives?
-scns neighbors build --embeddings x.npy --labels y.npy -k 100 --out table.safetensors"""  # noqa: E501
+scns neighbors build --embeddings x.npy --labels y.npy -k 100 --out table.safetensors"""
 _DRAWN = 64  # negatives an anchor, for the numbers on whom each sampler picks
 _SHOWN = ("cat", "truck")  # classes whose neighbours are printed: one animal, one machine
 
@@ -60,7 +63,7 @@ class Scale:
     # What another seed does to a student's accuracy and retrieval, in points: the standard deviation over seeds 0, 1
     # and 2, pooled over the students.
     spread: tuple[float, float] = (1.4, 0.8)
-    quantile: float = 2.23  # Student's, 95 %, for the 10 degrees of freedom of that spread: 5 students x (3 - 1) seeds
+    quantile: float = 2.18  # Student's, 95 %, for the 12 degrees of freedom of that spread: 6 students x (3 - 1) seeds
     students: tuple[str, ...] = tuple(STUDENTS)
     command: str = "scns demo"
 
@@ -204,6 +207,7 @@ def _picked(images: Images, embeddings: Tensor, classes: NeighborTable, table: N
         "uniform": UniformNegatives(images.labels),
         "class-level": ClassNegatives(classes, images.labels),
         "instance-level": InstanceNegatives(table),
+        "soft": SoftNegatives(embeddings, images.labels, scale=10.0),  # as in demo-own at its beginning
     }
     unit, anchors = F.normalize(embeddings, dim=1), torch.arange(len(images))
     cats = images.labels == images.names.index("cat")

@@ -42,9 +42,12 @@ class Drawn:
     suspect: Tensor | None = None  # bool [anchors, m]: nearer than the own class
 
 
-def from_table(name: str, about: str, table: NeighborTable, anchors: Tensor, indices: Tensor) -> Drawn:
-    """Negatives with their scores in a neighbour table; those nearer than the anchor's own class are suspects."""
-    scores = chances.look_up(table.indices[anchors].long(), table.scores[anchors].float(), indices)
+def from_table(
+    name: str, about: str, table: NeighborTable, anchors: Tensor, indices: Tensor, scores: Tensor | None = None
+) -> Drawn:
+    """Negatives with their scores, by default the table's; those nearer than the anchor's own class are suspects."""
+    if scores is None:
+        scores = chances.look_up(table.indices[anchors].long(), table.scores[anchors].float(), indices)
     if table.positive is None:
         return Drawn(name, about, indices, scores)
     own = table.positive[anchors].float()[:, None]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scns import datasets, draws, runs, words
@@ -14,12 +15,14 @@ from scns.errors import InputError
 from scns.gallery import Drawn, data_uri, from_table
 from scns.neighbors import NeighborTable
 from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
+from scns.soft import SoftNegatives
 from scns.tableinfo import MEANING
 
 BUNDLED = ("cifar10-mini",)
 _ANCHORS, _PICKS = 6, 8
 _CLASSES, _NEAREST = 2, 100  # as in the bundled recipes mini-class and mini-instance
 _SCALE = 5.0  # the paper's "tau = 5" of the sampling distribution
+_SOFT_SCALE = 10.0  # 1 / temperature, the default of InfoNCE
 
 Progress = Callable[[int, int], None] | None
 
@@ -50,7 +53,7 @@ def section(
 
 
 def gallery(images: Images, source: Source | None = None) -> str:
-    """Anchors with uniform, class-level and, given an embedding, instance-level negatives, and the tables' numbers."""
+    """Anchors with uniform, class-level and, given an embedding, instance-level and soft negatives, and the tables."""
     anchors = _anchors(images)
     drawn = [Drawn("Uniform", "any image of another class", UniformNegatives(images.labels).sample(anchors, _PICKS))]
     told: list[tuple[str, NeighborTable]] = []
@@ -67,7 +70,7 @@ def gallery(images: Images, source: Source | None = None) -> str:
         heat = _heat(images.names, words.class_probabilities(vectors, _SCALE))
     if source is not None:
         table = NeighborTable.build(source.embedding, images.labels, k=min(_NEAREST, len(images) // 5))
-        drawn.append(_instance(table, anchors))
+        drawn += [_instance(table, anchors), _soft(source.embedding, images.labels, table, anchors)]
         told.append((f"images, by {source.name}", table))
     articles = "".join(_article(images, int(anchor), place, drawn) for place, anchor in enumerate(anchors))
     return (
@@ -89,7 +92,9 @@ def _anchors(images: Images) -> Tensor:
 def _about(drawn: Sequence[Drawn], source: Source | None) -> str:
     parts = [f"<b>{each.name}</b>: {html.escape(each.about)}." for each in drawn]
     if source is None:
-        parts.append("Instance-level negatives need a run that kept its student (model.safetensors); here is none.")
+        parts.append(
+            "Instance-level and soft negatives need a run that kept its student (model.safetensors); here is none."
+        )
     else:
         parts.append(
             f"Near is what {html.escape(source.name)} calls near; numbers are cosines to the anchor. "
@@ -102,6 +107,13 @@ def _instance(table: NeighborTable, anchors: Tensor) -> Drawn:
     picked = InstanceNegatives(table, scale=_SCALE).sample(anchors, _PICKS)
     about = f"of the {table.info.k} most similar images of other classes"
     return from_table("Instance-level", about, table, anchors, picked)
+
+
+def _soft(embedding: Tensor, labels: Tensor, table: NeighborTable, anchors: Tensor) -> Drawn:
+    picked = SoftNegatives(embedding, labels, scale=_SOFT_SCALE).sample(anchors, _PICKS)
+    unit = F.normalize(embedding, dim=1)
+    about = "any image of another class, the likelier the more alike: the default of InfoNCE"
+    return from_table("Soft", about, table, anchors, picked, (unit[anchors, None] * unit[picked]).sum(2))
 
 
 def _article(images: Images, anchor: int, place: int, drawn: Sequence[Drawn]) -> str:
