@@ -168,7 +168,7 @@ def test_a_failed_write_leaves_the_checkpoint_before(
         path.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(checkpoint, "save_file", fail)
+    monkeypatch.setattr("scns.files.save_file", fail)
     with pytest.raises(
         InputError, match=r"cannot be written to '.*run' \(.*[Nn]o space.*the last checkpoint is intact"
     ):
