@@ -117,7 +117,7 @@ def sweep(
             with watching(screen.err, screen.redraws(), True, under=out) as watch:
                 outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
     except Stopped as stopped:
-        screen.err.print(str(stopped), markup=False, soft_wrap=True)
+        screen.complain(str(stopped))
         raise typer.Exit(stopped.code) from None
     _show_outcomes(outcomes)
     if cells:
@@ -127,7 +127,7 @@ def sweep(
 
 
 def _say(line: str) -> None:
-    screen.err.print(line, markup=False)
+    screen.err.print(line, markup=False, soft_wrap=True)
 
 
 def _cells(name: str, rows: str, columns: str) -> "list[Cell]":
