@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from conftest import disk_of
-from engine_runs import SIZE, recipe, single, small_words, teacher, weights
+from engine_runs import SIZE, recipe, root, single, small_words, teacher, weights
 from scns import checkpoint, files
 from scns.checkpoint import Folder
 from scns.errors import InputError
@@ -412,3 +412,29 @@ def test_a_folder_that_vanishes_leaves_the_first_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the first"), made.kept(Recipe()):
         shutil.rmtree(made.path)
         raise InputError("the first")
+
+
+def test_other_data_than_the_checkpoint_s_are_told(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    class Late(Watch):
+        def epoch(self, run: Run, line: dict[str, Any]) -> None:
+            if line["epoch"] == 2:
+                raise Killed
+
+    data, out = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(root(), data)
+    with pytest.raises(Killed):
+        single(recipe(root=str(data)), out, watch=Late())
+    first = sorted((data / "train").rglob("*.png"))[0]
+    shutil.copy(first, first.with_name("more.png"))
+    with pytest.raises(InputError, match=r"run' is of 120 training images, but now there are 121; put the data back"):
+        single(recipe(root=str(data)), out)
+    first.unlink()
+    assert single(recipe(root=str(data)), out).result["epochs"] == 3
+
+
+def test_a_checkpoint_of_other_shapes_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"does not fit its recipe: weight; remove it"):
+        checkpoint.put(torch.nn.Linear(2, 3), {"weight": torch.ones(4, 2), "bias": torch.ones(3)}, tmp_path)

@@ -295,7 +295,8 @@ def versions(device: torch.device) -> dict[str, str]:
 def put(module: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
     """Copy tensors into a module's state, name by name. (`load_state_dict` would ask for batch-norm counters.)"""
     state = module.state_dict()
-    odd = sorted(set(state) ^ set(tensors))
+    both = set(state) & set(tensors)
+    odd = sorted({*state, *tensors} - {name for name in both if state[name].shape == tensors[name].shape})
     if odd:
         raise InputError(
             f"The checkpoint in '{where}' does not fit its recipe: {', '.join(odd[:3])}; remove it to start over."
