@@ -149,7 +149,7 @@ class Folder:
             raise InputError(f"'{self.path / 'recipe.json'}' must hold keys and values.")
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)
         noted = values.pop("resolved", {})
-        if made_in > _FORMAT:
+        if not isinstance(made_in, int) or made_in > _FORMAT:
             raise InputError(
                 f"'{self.path}' was made by scns {made_by}, which is newer than this one ({__version__}); update scns."
             )
