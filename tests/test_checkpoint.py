@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from conftest import disk_of
-from engine_runs import SIZE, recipe, single, small_words, teacher, weights
+from engine_runs import SIZE, recipe, root, single, small_words, teacher, weights
 from scns import checkpoint, files
 from scns.checkpoint import Folder
 from scns.errors import InputError
@@ -94,10 +94,11 @@ def test_a_checkpoint_cut_short_is_told(size: int, tmp_path: Path) -> None:
         load_student(cut)
 
 
-def test_a_run_of_a_newer_scns_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [2, "2.0"])
+def test_a_run_of_a_newer_scns_is_told(number: object, tmp_path: Path) -> None:
     made = folder(tmp_path)
     kept = made.path / "recipe.json"
-    kept.write_text(json.dumps({**json.loads(kept.read_text()), "version": "9.1", "format": 2, "new": 1}))
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "version": "9.1", "format": number, "new": 1}))
     for touch in (made.recipe, lambda: made.open(Recipe()), lambda: single(Recipe(), made.path)):
         with pytest.raises(InputError, match=r"was made by scns 9.1, which is newer than this one .*; update scns"):
             touch()
@@ -168,7 +169,7 @@ def test_a_failed_write_leaves_the_checkpoint_before(
         path.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(checkpoint, "save_file", fail)
+    monkeypatch.setattr("scns.files.save_file", fail)
     with pytest.raises(
         InputError, match=r"cannot be written to '.*run' \(.*[Nn]o space.*the last checkpoint is intact"
     ):
@@ -412,3 +413,45 @@ def test_a_folder_that_vanishes_leaves_the_first_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the first"), made.kept(Recipe()):
         shutil.rmtree(made.path)
         raise InputError("the first")
+
+
+def test_other_data_than_the_checkpoint_s_are_told(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    class Late(Watch):
+        def epoch(self, run: Run, line: dict[str, Any]) -> None:
+            if line["epoch"] == 2:
+                raise Killed
+
+    data, out = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(root(), data)
+    with pytest.raises(Killed):
+        single(recipe(root=str(data)), out, watch=Late())
+    first = sorted((data / "train").rglob("*.png"))[0]
+    shutil.copy(first, first.with_name("more.png"))
+    with pytest.raises(InputError, match=r"run' is of 120 training images, but now there are 121; put the data back"):
+        single(recipe(root=str(data)), out)
+    first.unlink()
+    assert single(recipe(root=str(data)), out).result["epochs"] == 3
+
+
+def test_a_checkpoint_of_other_shapes_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"does not fit its recipe: weight; remove it"):
+        checkpoint.put(torch.nn.Linear(2, 3), {"weight": torch.ones(4, 2), "bias": torch.ones(3)}, tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 1000, None])
+def test_a_finished_run_whose_student_is_lost_tells_the_way_to_have_it_again(size: int | None, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(teacher(), out)
+    student = out / "model.safetensors"
+    whole = student.read_bytes()
+    student.unlink()
+    if size is not None:
+        student.write_bytes(whole[:size])
+    with pytest.raises(InputError, match=r"remove its result.json and give the run's command again"):
+        load_student(out)
+    (out / "result.json").unlink()
+    single(recipe(), out)
+    assert student.read_bytes() == whole

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+import pytest
+
 from scns import models
 
 
@@ -36,3 +38,12 @@ def test_bad_classes_end_in_one_sentence(scns: Callable) -> None:
     for value, sentence in (("0", "A network needs at least 1 class, but classes = 0."), ("many", "--classes")):
         ran = scns("models", "--classes", value)
         assert ran.code == 2 and sentence in ran.err and ran.out == ""
+
+
+def test_ctrl_c_ends_a_command_with_a_word(scns: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "families", interrupted)
+    ran = scns("models")
+    assert ran.code == 130 and ran.err == "scns: Stopped by Ctrl-C.\n"

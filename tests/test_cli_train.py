@@ -20,11 +20,12 @@ from rich.console import Console
 from conftest import ALONE, disk_of
 from engine_runs import SIZE, recipe, root, single, small_words, teacher
 from scns import augment, datasets
+from scns import watch as watches
 from scns.errors import InputError
 from scns.export import export
 from scns.recipes import load_recipe
 from scns.runs import load_student
-from scns.train import Watch
+from scns.train import Watch, fit_packed
 from scns.watch import Display, TensorBoard, all_epochs, clock, facts, watching
 
 
@@ -333,6 +334,23 @@ def test_a_terminal_shows_a_bar_and_the_numbers_of_the_last_epoch(tmp_path: Path
     assert "ft " in plain[2] and "images/s" in plain[2]
 
 
+def test_every_bar_of_a_pack_moves_within_an_epoch(tmp_path: Path) -> None:
+    moved: dict[str, list[float]] = {"one": [], "two": []}
+
+    class Look(Watch):
+        def step(self, run, epoch, done, total) -> None:  # type: ignore[no-untyped-def]
+            display.step(run, epoch, done, total)
+            task = display.bars.tasks[display.tasks[id(run)]]
+            moved[run.folder.path.name].append(task.completed)
+
+    display = Display(Console(force_terminal=True, width=110, file=io.StringIO()))
+    watch = Look()
+    watch.start, watch.epoch = display.start, display.epoch  # type: ignore[method-assign]
+    wanted = [(recipe(epochs=1, seed=seed, data_seed=0), tmp_path / name) for seed, name in enumerate(moved)]
+    fit_packed(wanted, watch=watch)
+    assert all(0 < places[0] < 1 for places in moved.values())
+
+
 def test_times_are_written_as_on_a_clock() -> None:
     assert [clock(seconds) for seconds in (0.4, 59.6, 61, 3723)] == ["0:00", "1:00", "1:01", "1:02:03"]
 
@@ -370,6 +388,24 @@ def test_tensorboard_has_every_epoch_once_even_after_a_kill(tmp_path: Path) -> N
     pictures = events.Images("negatives (anchor at the left)")
     assert [picture.step for picture in pictures] == [1, 3]
     assert (pictures[0].width, pictures[0].height) == (9 * (SIZE + 4), 6 * (SIZE + 4))
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
+def test_events_that_the_disk_has_no_room_for_are_told(scns: Callable, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    class Full(TensorBoard):
+        def _write(self, run, line) -> None:  # type: ignore[no-untyped-def]
+            events = next((run.folder.path / "tensorboard").iterdir())
+            with disk_of(events.stat().st_size):
+                super()._write(run, line)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watches, "TensorBoard", Full)
+        words = [word for word in small() if word != "--no-tensorboard"]
+        ran = scns("train", "mini-ce", *words, "--epochs", 1, "--out", out)
+    assert ran.code == 2 and "Traceback" not in ran.err
+    assert f"The events of TensorBoard cannot be written to '{out}'" in ran.err and "checkpoint is intact" in ran.err
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")

@@ -6,9 +6,12 @@ import stat
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from conftest import disk_of
-from scns.files import atomic, check_writable
+from scns.files import atomic, check_writable, save_tensors
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
@@ -82,3 +85,15 @@ def test_what_cannot_be_written_is_said_of_the_file_itself(tmp_path: Path) -> No
     with pytest.raises(OSError) as caught, atomic("/proc/table.bin"):
         pass
     assert caught.value.filename == "/proc/table.bin"
+
+
+def test_the_same_tensors_are_the_same_file(tmp_path: Path) -> None:
+    about = {name: f'["{name}", "\u03b2 \\n"]' for name in ("student", "classes", "size", "mean", "std", "kind")}
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2, dtype=torch.int8)}
+    for number in range(8):  # the library's own order is one of 720
+        save_tensors(tensors, tmp_path / f"{number}.safetensors", about)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    with safe_open(tmp_path / "0.safetensors", framework="pt") as file:
+        assert file.metadata() == about
+    found = load_file(tmp_path / "0.safetensors")
+    assert sorted(found) == ["a", "b"] and all(torch.equal(found[name], tensors[name]) for name in found)

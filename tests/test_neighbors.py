@@ -235,7 +235,7 @@ def test_an_interrupted_save_leaves_the_old_file(
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scns.neighbors.save_file", broken)
+    monkeypatch.setattr("scns.files.save_file", broken)
     with pytest.raises(OSError, match="No space left"):
         table.save(tmp_path / "t.safetensors")
     assert (tmp_path / "t.safetensors").read_bytes() == before

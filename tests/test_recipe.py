@@ -88,6 +88,7 @@ def test_settings_take_the_type_of_their_key() -> None:
         ("milestones=10,x", "milestones must be whole numbers, such as 100,150, but it is [10, 'x']."),
         ("epoch=3", "Unknown recipe key 'epoch'; did you mean epochs"),
         ("learning_rate=3", "Unknown recipe key 'learning_rate'; did you mean lr?"),
+        ("lerning_rate=3", "Unknown recipe key 'lerning_rate'; did you mean lr?"),
         ("batch_size=3", "Unknown recipe key 'batch_size'; did you mean batch?"),
         ("wd=0", "Unknown recipe key 'wd'; did you mean weight_decay?"),
         ("tau=0.1", "Unknown recipe key 'tau'; did you mean method.tau?"),

@@ -25,11 +25,13 @@ from engine_runs import recipe, small_words
 from scns import models, workers
 from scns import sweep as sweeping
 from scns.admission import least
+from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.lock import held
 from scns.recipe import Recipe
 from scns.report.page import page
 from scns.results import Line, read
+from scns.run import Run
 from scns.sweep import Job, read_jobs, sweep, write_jobs
 from scns.train import Watch, fit
 from scns.workers import run_everywhere
@@ -58,6 +60,32 @@ def test_packed_runs_equal_runs_alone_and_finished_ones_are_skipped(tmp_path: Pa
     again = sweep(listed, pack=2, say=lambda line: None)
     assert [outcome.result for outcome in again] == [outcome.result for outcome in outcomes]
     assert [(job.out / "result.json").stat().st_mtime_ns for job in listed] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_asked_to_stop_while_a_run_ends_begins_no_other(tmp_path: Path, number: int) -> None:
+    class Asking(Watch):
+        def epoch(self, run: Run, line: dict[str, Any]) -> None:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(training.Stopped, match=r"finished: .*run-0\.") as stopped:
+        sweep(jobs(tmp_path, 2), pack=1, watch=Asking())
+    assert stopped.value.code == 128 + number
+    assert (tmp_path / "run-0" / "result.json").exists() and not (tmp_path / "run-1").exists()
+    assert all(outcome.result for outcome in sweep(jobs(tmp_path, 2), pack=1))
+
+
+def test_seeds_and_names_of_a_sweep_are_what_a_person_says(scns: Callable[..., Any], tmp_path: Path) -> None:
+    out, mine = tmp_path / "out", tmp_path / "mine" / "mini-ce.toml"
+    mine.parent.mkdir()
+    mine.write_text('data = "cifar10-mini"\nstudent = "resnet8"\n')
+    code, _, told = scns("sweep", "mini-ce", mine, "--dry-run", "--out", out)
+    assert code == 2 and "mini-ce-0' is asked for twice" in told and not out.exists()
+    code, _, told = scns("sweep", "mini-ce", "--set", "seed=7", "--dry-run", "--out", out)
+    assert code == 2 and "--set seed=7 is for `scns train`" in told
+    words = ("--seeds", 2, "--epochs", 1, "--set", "data_seed=5", *small_words(), "--out", out)
+    assert scns("sweep", "mini-ce", *words)[0] == 0
+    assert [Folder(out / f"mini-ce-{seed}").recipe().order_seed for seed in (0, 1)] == [5, 5]
 
 
 def test_a_bad_run_is_tried_again_and_reported(tmp_path: Path) -> None:

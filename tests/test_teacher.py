@@ -232,7 +232,7 @@ def test_weights_cut_short_are_told(tmp_path: Path) -> None:
     cut = tmp_path / "run"
     shutil.copytree(teacher(), cut)
     (cut / FILE).write_bytes((teacher() / FILE).read_bytes()[:1000])
-    with pytest.raises(InputError, match=r"model.safetensors' cannot be read as weights"):
+    with pytest.raises(InputError, match=r"model.safetensors' cannot be read as weights .cut short"):
         load_network(str(cut), "", 10)
 
 

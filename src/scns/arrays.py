@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from scns.errors import InputError
-from scns.files import atomic
+from scns.files import atomic, save_tensors
 
 EMBEDDINGS = "scns-embeddings"
 
@@ -71,7 +70,7 @@ def load_pieces(path: str | Path) -> list[Tensor]:
 def save_shard(path: Path, rows: Tensor, about: dict[str, str]) -> None:
     """Write a shard of embeddings, with what it was made from."""
     with atomic(path) as temporary:
-        save_file({"embeddings": rows.contiguous()}, temporary, metadata={"format": EMBEDDINGS, **about})
+        save_tensors({"embeddings": rows.contiguous()}, temporary, {"format": EMBEDDINGS, **about})
 
 
 def shard_is(path: Path, about: dict[str, str]) -> bool:

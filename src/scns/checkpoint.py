@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from scns import __version__, methods
 from scns.data import Images
 from scns.errors import InputError
-from scns.files import atomic
+from scns.files import atomic, save_tensors
 from scns.lock import held
 from scns.recipe import Recipe, differences, from_dict
 
@@ -149,7 +149,7 @@ class Folder:
             raise InputError(f"'{self.path / 'recipe.json'}' must hold keys and values.")
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)
         noted = values.pop("resolved", {})
-        if made_in > _FORMAT:
+        if not isinstance(made_in, int) or made_in > _FORMAT:
             raise InputError(
                 f"'{self.path}' was made by scns {made_by}, which is newer than this one ({__version__}); update scns."
             )
@@ -195,14 +195,14 @@ class Folder:
         """Write a checkpoint: one file, so that weights and progress can never disagree."""
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         self._check_space(sum(value.nbytes for value in kept.values()))
-        with self._told("A checkpoint"):
+        with self.told("A checkpoint"):
             with atomic(self.path / "last.safetensors") as temporary:
-                save_file(kept, temporary, metadata={"progress": json.dumps(progress)})
+                save_tensors(kept, temporary, {"progress": json.dumps(progress)})
             with atomic(self.path / "state.json") as temporary:  # for people; the file above decides
                 temporary.write_text(json.dumps(progress, indent=1))
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def told(self, what: str) -> Iterator[None]:
         """What the system refuses to write, in a sentence."""
         try:
             yield
@@ -245,7 +245,7 @@ class Folder:
         A line that is lost with the machine, or cut short by a full disk, is written again from the checkpoint.
         """
         told = (json.dumps(line) + "\n").encode()
-        with self._told("The log"), open(self.path / "log.jsonl", "ab", buffering=0) as file:
+        with self.told("The log"), open(self.path / "log.jsonl", "ab", buffering=0) as file:
             if file.write(told) < len(told):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -254,8 +254,8 @@ class Folder:
         kept = {name: value.detach().cpu().contiguous() for name, value in student.state_dict().items()}
         known = {"classes": images.names, "size": images.size, "mean": images.mean, "std": images.std}
         about = {"student": self.recipe().student, **{key: json.dumps(value) for key, value in known.items()}}
-        with self._told("The student"), atomic(self.path / "model.safetensors") as temporary:
-            save_file(kept, temporary, metadata=about)
+        with self.told("The student"), atomic(self.path / "model.safetensors") as temporary:
+            save_tensors(kept, temporary, about)
 
     def finish(self, result: dict[str, Any]) -> None:
         with atomic(self.path / "result.json") as temporary:
@@ -295,7 +295,8 @@ def versions(device: torch.device) -> dict[str, str]:
 def put(module: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
     """Copy tensors into a module's state, name by name. (`load_state_dict` would ask for batch-norm counters.)"""
     state = module.state_dict()
-    odd = sorted(set(state) ^ set(tensors))
+    both = set(state) & set(tensors)
+    odd = sorted({*state, *tensors} - {name for name in both if state[name].shape == tensors[name].shape})
     if odd:
         raise InputError(
             f"The checkpoint in '{where}' does not fit its recipe: {', '.join(odd[:3])}; remove it to start over."

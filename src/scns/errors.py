@@ -21,8 +21,8 @@ def unknown(kind: str, name: str, known: Iterable[str], meant: Mapping[str, str]
     if meant and name.lower() in meant:
         return InputError(f"Unknown {kind} '{name}'; did you mean {meant[name.lower()]}?")
     choices = sorted(known)
-    near = get_close_matches(name, choices, n=3, cutoff=0.5) or get_close_matches(
-        name.lower(), choices, n=3, cutoff=0.4
-    )
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(choices)}."
+    spelt = {choice: choice for choice in choices} | dict(meant or {})
+    near = get_close_matches(name, spelt, n=3, cutoff=0.5) or get_close_matches(name.lower(), spelt, n=3, cutoff=0.4)
+    names = dict.fromkeys(spelt[each] for each in near)
+    hint = f"did you mean {' or '.join(names)}?" if names else f"known: {', '.join(choices)}."
     return InputError(f"Unknown {kind} '{name}'; {hint}")

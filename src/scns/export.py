@@ -8,11 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from scns.errors import InputError
-from scns.files import atomic
+from scns.files import atomic, save_tensors
 from scns.runs import Student
 
 ENDINGS = (".safetensors", ".pt2", ".onnx")
@@ -37,7 +36,7 @@ def export(student: Student, path: str | Path) -> None:
     with atomic(path) as temporary:
         if ending == ".safetensors":
             kept = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
-            save_file(kept, temporary, metadata=describe(student))
+            save_tensors(kept, temporary, describe(student))
         elif ending == ".pt2":
             temporary.write_bytes(_program(network, student))
         else:

@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from scns import budget, checks, lists, room, search, stream, tableshards
 from scns.errors import InputError, unknown
-from scns.files import atomic
+from scns.files import atomic, save_tensors
 from scns.source import Source
 from scns.tableinfo import FORMAT, TableInfo, read_info
 
@@ -298,10 +297,10 @@ class NeighborTable:
         }
         told = {name: "" if value is None else str(value) for name, value in asdict(self.info).items()}
         with atomic(path) as temporary:
-            save_file(
+            save_tensors(
                 {name: x.cpu().contiguous() for name, x in tensors.items()},
                 temporary,
-                metadata={"format": FORMAT, "version": "1", **told},
+                {"format": FORMAT, "version": "1", **told},
             )
 
     @classmethod

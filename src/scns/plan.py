@@ -64,7 +64,7 @@ def plan(
 
     def add(recipe: Recipe, run: str, seed: int, after: tuple[Path, ...]) -> Path:
         place = tables.folder(run, seed, out)
-        recipe = replace(recipe, seed=seed, data_seed=0 if same_batches else -1)
+        recipe = seeded(recipe, seed, same_batches)
         if place not in jobs:
             preflight.check(recipe)
             jobs[place] = Job(recipe, place, after)
@@ -84,6 +84,11 @@ def plan(
             add(recipe, cell.run, seed, after)
     needed = {path for job in jobs.values() for path in job.after}
     return sorted(jobs.values(), key=lambda job: job.out not in needed)
+
+
+def seeded(recipe: Recipe, seed: int, same_batches: bool) -> Recipe:
+    """The recipe with a seed of a sweep; with `same_batches`, data_seed is 0 unless it is given."""
+    return replace(recipe, seed=seed, data_seed=0 if same_batches and recipe.data_seed < 0 else recipe.data_seed)
 
 
 def single(
@@ -159,8 +164,13 @@ def _check_weights(cells: Sequence[Cell], weights: Path) -> None:
 
 
 def check_folders(jobs: Sequence[Job]) -> None:
-    """Raise where a folder holds a run of another recipe, which a sweep would take for the one that is asked for."""
+    """Raise where a folder holds a run of another recipe, which a sweep would take for the one that is asked for.
+
+    And where two recipes have the same name, and so the same folder.
+    """
     for job in jobs:
+        if sum(other.out == job.out for other in jobs) > 1:
+            raise InputError(f"'{job.out}' is asked for twice; give every recipe once, and files names of their own.")
         folder = Folder(job.out)
         if not (job.out / "recipe.json").exists():
             continue

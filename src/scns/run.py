@@ -214,7 +214,7 @@ class Run:
                     f"lower lr, in another --out. The last good checkpoint is in '{self.folder.path}'."
                 )
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
-        known = {**progress, "names": self.member.names, "history": self.history}
+        known = {**progress, "images": len(self.data.train), "names": self.member.names, "history": self.history}
         self.world.together(partial(self.folder.save, self.tensors(), known))
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
 
@@ -224,6 +224,12 @@ class Run:
         if found is None:
             return False
         tensors, progress = found
+        then, now = progress.get("images", len(self.data.train)), len(self.data.train)
+        if then != now and not self.result:
+            raise InputError(
+                f"The checkpoint in '{self.folder.path}' is of {then:,} training images, but now there are {now:,}; "
+                "put the data back as they were, or choose another --out."
+            )
         self.stage = int(progress["stage"])
         self.member = self._member()
         self.epoch, self.place = int(progress["epoch"]), int(progress["place"])

@@ -17,6 +17,8 @@ from scns.errors import InputError
 from scns.recipe import Recipe
 from scns.step import Evaluation, chunk_of
 
+_AGAIN = "remove its result.json and give the run's command again, which writes both anew from the checkpoint"
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -82,7 +84,7 @@ def load_student(path: str | Path) -> Student:
     recipe = folder.recipe()
     weights = folder.path / "model.safetensors"
     if not weights.exists() and folder.finished:
-        raise InputError(f"The run '{folder.path}' did not keep its student (model.safetensors); train it again.")
+        raise InputError(f"The run '{folder.path}' did not keep its student (model.safetensors); {_AGAIN}.")
     if not weights.exists():
         raise InputError(f"The run '{folder.path}' is not finished, so it has no student yet; go on with scns train.")
     try:
@@ -91,7 +93,7 @@ def load_student(path: str | Path) -> Student:
         classes, mean, std = tuple(about["classes"]), tuple(about["mean"]), tuple(about["std"])
         size = int(about["size"])
     except (SafetensorError, KeyError, AttributeError, ValueError) as error:
-        raise InputError(f"'{weights}' is cut short or of another kind ({error}); train the run again.") from None
+        raise InputError(f"'{weights}' is cut short or of another kind ({error}); {_AGAIN}.") from None
     network = models.load_weights(models.build(recipe.student, len(classes)), weights).eval()
     network.input_size = recipe.input_size
     return Student(network.to(memory_format=torch.channels_last), recipe.student, classes, size, mean, std)  # type: ignore[call-overload]

@@ -185,6 +185,8 @@ def fit_packed(
         runs = prepare(jobs, shelf, world, kept)
         with world.alike(), polite_stop() as stopping:
             _train(runs, lambda: world.any(stopping()), watch)
+            if asked := world.any(stopping()):  # while the last result was made: whoever called would train the next
+                raise Stopped(f"Stopped; finished: {', '.join(str(run.folder.path) for run in runs)}.", asked)
         return runs
 
 

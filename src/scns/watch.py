@@ -1,8 +1,9 @@
 """What a person sees of a run in training: a display on a terminal, plain lines elsewhere, TensorBoard."""
 
+import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class Display(Watch):
     def __init__(self, console: Console, under: Path | None = None) -> None:
         self.bars, self.under = _Bars(console), under
         self.tasks: dict[int, TaskID] = {}
-        self.drawn = 0.0
+        self.drawn: dict[int, float] = {}  # of a run: when; those of a pack step at the same moment
 
     def note(self, sentence: str) -> None:
         self.bars.console.print(sentence, markup=False, soft_wrap=True)
@@ -98,8 +99,8 @@ class Display(Watch):
 
     def step(self, run: Run, epoch: int, done: int, total: int) -> None:
         now = time.perf_counter()
-        if now - self.drawn > _REDRAW:
-            self.drawn = now
+        if now - self.drawn.get(id(run), 0.0) > _REDRAW:
+            self.drawn[id(run)] = now
             self.bars.update(self.tasks[id(run)], completed=len(run.history) + done / total)
 
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
@@ -147,6 +148,10 @@ class TensorBoard(Watch):
         self.writers[run.folder.path] = SummaryWriter(str(folder), **resumed)
 
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
+        with run.folder.told("The events of TensorBoard"):
+            self._write(run, line)
+
+    def _write(self, run: Run, line: dict[str, Any]) -> None:
         writer, number = self.writers[run.folder.path], len(run.history)
         for name in losses(line):
             writer.add_scalar(f"loss/{name}", line[name], number)
@@ -171,7 +176,8 @@ class TensorBoard(Watch):
 
     def close(self) -> None:
         while self.writers:
-            self.writers.popitem()[1].close()
+            with suppress(OSError):  # of a full disk, which was told: every epoch is flushed
+                self.writers.popitem()[1].close()
 
     @torch.no_grad()
     def picture(self, run: Run, sampler: Any, epoch: int) -> np.ndarray:
@@ -204,8 +210,20 @@ def watching(console: Console, terminal: bool, tensorboard: bool, *, under: Path
         if tensorboard and _has_tensorboard():
             events = TensorBoard(pictures=under is None)
             stack.callback(events.close)
+            stack.enter_context(_writing_threads())
             watches.append(events)
         yield Several(watches)
+
+
+@contextmanager
+def _writing_threads() -> Iterator[None]:
+    """What TensorBoard's thread cannot write is raised by the next call of its writer, so no traceback is printed."""
+    before = threading.excepthook
+    threading.excepthook = lambda told: None if issubclass(told.exc_type, OSError) else before(told)
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def named(run: Run, under: Path | None) -> str:

@@ -3,9 +3,10 @@
 import io
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from scns import __version__
 from scns.cli import (
@@ -27,7 +28,21 @@ from scns.cli import (
 )
 from scns.errors import InputError
 
+
+class _Interrupted(Exception):
+    """Ctrl-C in a command."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, context: Any) -> object:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:  # typer would end it without a word
+            raise _Interrupted from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -92,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
         if getattr(error, "rank", 0) == 0:  # what all processes of a run know, the first of them says
             screen.complain(_sentence(error))
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (_Interrupted, KeyboardInterrupt):
         screen.complain("Stopped by Ctrl-C.")
         sys.exit(130)
 

@@ -74,6 +74,9 @@ def sweep(
     for option, number in (("--seeds", seeds), ("--pack", pack), ("--epochs", epochs)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number} must be at least 1.")
+    for word in settings or []:
+        if word.startswith("seed="):
+            raise InputError(f"--set {word} is for `scns train`; the seeds of a sweep are 0, 1, ... as --seeds says.")
     if engine not in _ENGINES:
         raise unknown("engine", engine, _ENGINES)
     if address and engine != "ray":
@@ -114,7 +117,7 @@ def sweep(
             with watching(screen.err, screen.redraws(), True, under=out) as watch:
                 outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
     except Stopped as stopped:
-        screen.err.print(str(stopped), markup=False, soft_wrap=True)
+        screen.complain(str(stopped))
         raise typer.Exit(stopped.code) from None
     _show_outcomes(outcomes)
     if cells:
@@ -124,7 +127,7 @@ def sweep(
 
 
 def _say(line: str) -> None:
-    screen.err.print(line, markup=False)
+    screen.err.print(line, markup=False, soft_wrap=True)
 
 
 def _cells(name: str, rows: str, columns: str) -> "list[Cell]":
@@ -146,6 +149,7 @@ def _jobs(
     """The runs of a recipe that is no table's."""
     from scns import preflight, tables
     from scns import recipes as named
+    from scns.plan import seeded
     from scns.sweep import Job
 
     if "/" not in name and not name.endswith((".toml", ".json")) and name not in named.names():
@@ -154,7 +158,7 @@ def _jobs(
     base = replace(base, epochs=epochs or base.epochs, subset=base.subset if subset is None else subset)
     jobs = []
     for seed in range(seeds):
-        recipe = replace(base, seed=seed, data_seed=0 if same_batches else -1)
+        recipe = seeded(base, seed, same_batches)
         preflight.check(recipe)
         jobs.append(Job(recipe, out / f"{Path(name).stem}-{seed}"))
     return jobs

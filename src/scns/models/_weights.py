@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -87,9 +88,11 @@ def _read(path: Path) -> dict[str, Tensor]:
                 return load_file(path)
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # the readers end in any exception, by what is damaged
+            damaged = isinstance(error, SafetensorError)
+            reason = f"cut short or damaged: {error}" if damaged else type(error).__name__
             raise InputError(
-                f"'{path}' cannot be read as weights ({type(error).__name__}); give a .safetensors file or a saved "
-                "state dict of plain tensors."
+                f"'{path}' cannot be read as weights ({reason}); give a .safetensors file or a saved state dict of "
+                "plain tensors."
             ) from error
     for wrapping in ("state_dict", "model"):  # how training scripts name it beside the epoch and the optimiser
         if isinstance(state, Mapping) and isinstance(state.get(wrapping), Mapping):
