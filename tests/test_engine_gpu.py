@@ -1,5 +1,10 @@
 """The engine on CUDA: captured equals eager, nothing waits for the device, packed equals alone, resumed as whole."""
 
+import json
+import random
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +100,36 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
         fit(recipe, tmp_path / "cut", watch=Interrupt())
     resumed = fit(recipe, tmp_path / "cut")
     assert torch.equal(weights(whole), weights(resumed))
+
+
+@pytest.mark.parametrize("command", [["train", "--out", "one"], ["sweep", "--seeds", "2", "--pack", "2"]], ids=str)
+def test_a_process_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, command: list[str]) -> None:
+    """The command line of a person, who gives the same line again; negatives drawn by the run's own table."""
+    recipe = replace(BASE, method="infonce", subset=0, epochs=60, evaluate_every=10, checkpoint_every=1)
+
+    def start(folder: Path) -> "subprocess.Popen[bytes]":
+        folder.mkdir(exist_ok=True)
+        (folder / "mine.json").write_text(json.dumps(recipe.as_dict()))
+        words = [sys.executable, "-m", "scns", command[0], "mine.json", *command[1:]]
+        return subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    whole, cut, killed = tmp_path / "whole", tmp_path / "cut", 0
+    assert start(whole).wait() == 0
+    for seen in (1, 15):  # epochs in the log; the moment after that is random
+        process = start(cut)
+        while process.poll() is None and not any(
+            len(log.read_bytes().splitlines()) >= seen for log in cut.rglob("log.jsonl")
+        ):
+            time.sleep(0.01)
+        time.sleep(0.2 * random.random())
+        process.kill()
+        killed += process.wait() != 0
+    assert killed == 2 and not list(cut.rglob("result.json"))
+    assert start(cut).wait() == 0
+    students = sorted(path.relative_to(whole) for path in whole.rglob("model.safetensors"))
+    assert len(students) == len(list(cut.rglob("model.safetensors"))) == (2 if command[0] == "sweep" else 1)
+    for student in students:
+        assert (whole / student).read_bytes() == (cut / student).read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
