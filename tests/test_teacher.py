@@ -211,6 +211,22 @@ def test_another_number_of_classes_is_told() -> None:
         load_network(str(teacher()), "", 100)
 
 
+def test_the_same_classes_in_another_order_are_told(tmp_path: Path) -> None:
+    names = datasets.load("cifar10-mini").names
+    load_network(str(teacher()), "", 10, names)
+    load_network(str(teacher()), "", 10, [f"a {name}" for name in names])  # may be the same in other words
+    told = (
+        r"The teacher '.*teacher' knows these classes in another order: its class 0 is 'airplane', that of the images "
+        r"'truck'; number the images as its data were, or train it on these\.$"
+    )
+    with pytest.raises(InputError, match=told):
+        load_network(str(teacher()), "", 10, names[::-1])
+    weights = models.build("resnet8", 10).state_dict()
+    for about in ({"classes": "ten"}, {"classes": "10"}, {}):  # a file of somebody else's
+        save_file(weights, tmp_path / "other.safetensors", metadata=about)
+        load_network(str(tmp_path / "other.safetensors"), "resnet8", 10, names)
+
+
 @pytest.mark.parametrize(
     ("kept", "sentence"),
     [

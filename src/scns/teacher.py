@@ -1,9 +1,12 @@
 """The frozen teacher: live on the student's view, or cached (one forward a sample), at any input size."""
 
+import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from scns import augment, models
@@ -91,8 +94,11 @@ class Teacher:
         self.logits, self.embeddings = self.answers(images)
 
 
-def load_network(source: str, network: str, classes: int) -> nn.Module:
-    """The network of a run folder, of a weights file and the name of its architecture, or one that comes with scns."""
+def load_network(source: str, network: str, classes: int, names: Sequence[str] = ()) -> nn.Module:
+    """The network of a run folder, of a weights file and the name of its architecture, or one that comes with scns.
+
+    Given the names of the images' classes, a teacher that has them in another order is refused.
+    """
     path, size = Path(source), 0
     if source.startswith(_BUNDLED):
         path = bundled(source.removeprefix(_BUNDLED))
@@ -124,7 +130,28 @@ def load_network(source: str, network: str, classes: int) -> nn.Module:
         ) from None
     except InputError as error:
         raise InputError(f"{error} The teacher must be a {network} trained on the same {classes} classes.") from None
+    _check_order(source, path, names)
     return built
+
+
+def _check_order(source: str, path: Path, names: Sequence[str]) -> None:
+    """Raise where the weights were learnt with the same class names in another order: every answer would be wrong."""
+    if path.suffix != ".safetensors":
+        return
+    with safe_open(path, framework="pt") as file:
+        told = (file.metadata() or {}).get("classes", "")
+    try:
+        known = [str(name) for name in json.loads(told)]
+    except (ValueError, TypeError):  # a file that is not ours says something else by it, or nothing
+        return
+    if {*known} != {*names}:
+        return  # other words may mean the same classes
+    for label, (own, other) in enumerate(zip(known, names, strict=True)):
+        if own != other:
+            raise InputError(
+                f"The teacher '{source}' knows these classes in another order: its class {label} is '{own}', that of "
+                f"the images '{other}'; number the images as its data were, or train it on these."
+            )
 
 
 def bundled(name: str) -> Path:

@@ -137,7 +137,8 @@ class Shelf:
             *self._key(recipe),
         )
         if key not in self._teachers:
-            network = load_network(recipe.teacher, recipe.teacher_network, self.data(recipe).train.classes)
+            images = self.data(recipe).train
+            network = load_network(recipe.teacher, recipe.teacher_network, images.classes, images.names)
             self._teachers[key] = Teacher(
                 placed(network, choose_device(recipe)),
                 size=recipe.teacher_size,
