@@ -48,7 +48,7 @@ KINDS: dict[str, dict[str, object]] = {
     "own-200": {**SOFT, "scale": 10.0, "refresh": 1, "clusters": 200},
 }
 # one setting of a kind changed -> (its arguments, the samplers it is for; empty: all)
-LEVERS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
+LEVERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "positive-class": ({"positive": "class"}, ()),
     **{f"tau-{tau}": ({"tau": tau}, ()) for tau in (0.05, 0.07, 0.2)},
     **{f"weight-{weight}": ({"weight": weight}, ()) for weight in (0.4, 1.6)},
@@ -73,6 +73,8 @@ def recipe(given: argparse.Namespace, kind: str, number: int, seed: int) -> Reci
         values = FIXED[kind]
     else:
         changed = LEVERS[lever][0] if lever else {}
+        if kind.startswith("own") and "tau" in changed:
+            changed = {**changed, "scale": 1 / changed["tau"]}  # the scale of `own` is that by default
         values = {"method": "infonce", "arguments": {**CONTRAST, "negatives": number, **KINDS[kind], **changed}}
     taught = {} if kind == "ce" else {"teacher": str(given.teacher)}
     schedule = {"epochs": given.epochs, "batch": 128, "lr": 0.05, "schedule": "cosine"}

@@ -177,7 +177,9 @@ def test_every_kind_of_the_grid_is_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp
     recipes = {kind: parts["recipe"](given, kind, 16, 0) for kind in (*parts["KINDS"], *parts["FIXED"])}
     assert len({json.dumps(recipe.as_dict()) for recipe in recipes.values()}) == len(recipes) == 12
     assert recipes["own"].arguments["refresh"] and recipes["ce"].teacher == ""
-    assert parts["recipe"](given, "own+tau-0.2", 16, 0).arguments == {**recipes["own"].arguments, "tau": 0.2}
+    for kind, followed in (("own", {"scale": 5.0}), ("soft", {})):  # the scale of `own` is 1 / tau
+        changed = {**recipes[kind].arguments, "tau": 0.2, **followed}
+        assert parts["recipe"](given, f"{kind}+tau-0.2", 16, 0).arguments == changed
 
 
 def test_what_was_measured_is_still_what_the_script_would_run() -> None:
