@@ -1,6 +1,7 @@
 """What the pages show works: Python blocks run, `scns` lines parse, files that are named exist."""
 
 import re
+import runpy
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
 TABLES = (ROOT / "docs" / "tables.md").read_text()
+RESULTS = (ROOT / "docs" / "results.md").read_text().replace("**", "")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -55,6 +57,33 @@ def test_linked_files_exist(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_means_and_intervals_are_those_of_the_runs_that_are_kept() -> None:
+    from scns import claims, results
+
+    kept = {}  # as a page shows it -> the runs, as it shows them
+    for _, entries in results.read(ROOT / "docs" / "results").groups:
+        tests = [entry.test for entry in entries]
+        found = claims.interval(tests)
+        half = f" +- {found.high - found.mean:.2f}" if len(tests) > 1 else ""
+        kept[f"{found.mean:.2f}{half}"] = ", ".join(f"{test:.2f}" for test in tests)
+    told = re.findall(r"(\d\d\.\d\d \+- \d\.\d\d) \(([\d., ]+)\)", RESULTS)
+    assert len(told) >= 5 and all(kept[shown] == runs for shown, runs in told)
+    table = README.split("## Results")[1].split("\n\n")[0].replace("**", "")
+    shown = re.findall(r"\d\d\.\d\d \+- \d\.\d\d", table)
+    assert len(shown) >= 10 and not [each for each in shown if each not in kept]
+
+
+def test_the_tables_of_few_negatives_are_those_of_their_runs() -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+    runs, rows = figure["read"](ROOT / "docs" / "results" / "few"), RESULTS.splitlines()
+    grid = figure["grid"](runs)
+    assert len(grid) > 10 and not [line for line in grid if line not in rows]
+    for line in figure["table"]({point: each for point, each in runs.items() if point.number in (0, 16)})[2:]:
+        cells = [cell.strip().removesuffix("-") for cell in line.split("|")[1:-1]]
+        del cells[9], cells[-1]  # epochs to 68 %, which none reached, and the worth of one number among one
+        assert "| " + " | ".join(cells) + " |" in rows
 
 
 def test_layout_names_files_that_exist() -> None:
