@@ -111,6 +111,7 @@ def test_settings_take_the_type_of_their_key() -> None:
         ("validation=1", "validation=1.0 must be at least 0 and below 1."),
         ("milestones=20,10", "milestones=[20, 10] must be rising epoch numbers from 1."),
         ("milestones=0", "milestones=[0] must be rising epoch numbers from 1."),
+        ("device=cuda:1", "device=cuda:1 is set from outside: device=cuda and CUDA_VISIBLE_DEVICES=1."),
         ("teacher_network=wrn-40-2", "teacher_network=wrn-40-2 needs teacher=: a file with its weights."),
     ],
 )

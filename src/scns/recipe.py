@@ -121,6 +121,11 @@ class Recipe:
     def __post_init__(self) -> None:
         for each in fields(self):
             object.__setattr__(self, each.name, _checked(each.name, getattr(self, each.name)))
+        if self.device.startswith("cuda:"):
+            number = self.device.removeprefix("cuda:")
+            raise InputError(
+                f"device={self.device} is set from outside: device=cuda and CUDA_VISIBLE_DEVICES={number}."
+            )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
