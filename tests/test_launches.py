@@ -1,5 +1,6 @@
 """What a step launches beside its network: few kernels, the same draws as before the epoch, one graph for all kinds."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,15 @@ def test_draws_before_the_epoch_are_those_of_the_steps(kind: str, monkeypatch: p
         assert log_weights is None or torch.equal(log_weights, expected_weights)
     method.begin_epoch(5, True)
     assert method.drawn.kept[0].data_ptr() == place  # captured steps read it there
+
+
+def test_a_large_gpu_draws_for_more_samples_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for memory, numbers in ((8 << 30, 1 << 24), (128 << 30, (128 << 30) // 1600)):
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda device, m=memory: SimpleNamespace(total_memory=m)
+        )
+        assert _drawn._at_once(torch.device("cuda")) == numbers
+    assert _drawn._at_once(torch.device("cpu")) == 1 << 24
 
 
 def test_draws_that_are_too_many_to_keep_are_made_in_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:

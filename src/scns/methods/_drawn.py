@@ -40,7 +40,7 @@ class Drawn:
             self.begun, self.kept = True, self._place(*self.draw(every[:1], epoch))
         if self.kept is None:
             return
-        size = max(1, _AT_ONCE // max(width, self.kept[0].shape[1]))
+        size = max(1, _at_once(device) // max(width, self.kept[0].shape[1]))
         for first in range(0, self.samples, size):
             some = slice(first, first + size)
             for kept, drawn in zip(self.kept, self.draw(every[some], epoch), strict=True):
@@ -54,3 +54,13 @@ class Drawn:
         if needed > min(_MOST_BYTES, room.free(rows.device) // _SHARE):
             return None
         return rows.new_empty(shape, dtype=torch.int32), None if log_weights is None else log_weights.new_empty(shape)
+
+
+def _at_once(device: torch.device) -> int:
+    """Numbers of a tensor on the way to the draws: more on a large GPU, on which small kernels cost their launch.
+
+    By its whole memory, not by what is free: products of another size may be rounded otherwise, and draw otherwise.
+    """
+    if device.type != "cuda":
+        return _AT_ONCE
+    return max(_AT_ONCE, torch.cuda.get_device_properties(device).total_memory // 1600)  # int64 and float32: 0.75 %
