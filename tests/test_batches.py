@@ -73,3 +73,11 @@ def test_bad_input(arguments: dict[str, object], message: str) -> None:
 
 def test_uniform_works_too() -> None:
     assert len(list(NeighborBatchSampler(UniformNegatives(LABELS), LABELS, batch_size=6))) == 30
+
+
+def test_a_sampler_of_the_same_samples_is_asked_for() -> None:
+    for labels in (LABELS[:30], torch.cat([LABELS, LABELS])):
+        with pytest.raises(InputError, match=f"of 60 samples, but there are {len(labels)} labels"):
+            NeighborBatchSampler(UniformNegatives(LABELS), labels, batch_size=6)
+    with pytest.raises(InputError, match="come from a sampler"):
+        NeighborBatchSampler(LABELS, LABELS, batch_size=6)  # type: ignore[arg-type]

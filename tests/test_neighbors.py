@@ -352,3 +352,14 @@ def test_float64_is_cast_and_warned_about_once(data: tuple[Tensor, Tensor], monk
         warnings.simplefilter("error")
         NeighborTable.build(x.double(), labels, k=5)
     assert torch.equal(table.indices, NeighborTable.build(x, labels, k=5).indices)
+
+
+def test_labels_and_k_of_other_types() -> None:
+    x, labels = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3
+    wanted = NeighborTable.build(x, labels, k=2).indices
+    assert torch.equal(NeighborTable.build(x, labels.numpy().astype(np.uint16), k=2.0).indices, wanted)  # type: ignore[arg-type]
+    for k in ("2", None, float("nan")):
+        with pytest.raises(InputError, match=r"k=.* is impossible"):
+            NeighborTable.build(x, labels, k=k)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"stack single vectors with torch.stack"):
+        NeighborTable.build(list(x), labels, k=2)

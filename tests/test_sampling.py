@@ -354,7 +354,7 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
         (lambda: MixedNegatives([(-1.0, UniformNegatives(LABELS))]), "above 0"),
         (lambda: MixedNegatives([(1.0, AllNegatives(LABELS))]), "AllNegatives does not"),
         (lambda: SoftNegatives(X, LABELS[:5], scale=5.0), "need 5 embeddings"),
-        (lambda: SoftNegatives(X, LABELS, scale=5.0, clusters=2), "clusters=2 must be from 6"),
+        (lambda: SoftNegatives(X, LABELS, scale=5.0, clusters=2), "clusters=2 must be a whole number from 6"),
         (lambda: SoftNegatives(X, LABELS, scale=5.0, uniform=1.0), "uniform=1.0"),
         (lambda: SoftNegatives(X.index_fill(0, EVERY[[7, 3]], torch.nan), LABELS, scale=5.0), r"2 .*NaN.*rows 3, 7\)"),
         (lambda: SoftNegatives(X[:, 0], LABELS, scale=5.0), r"\[rows, dim\], but these are \(240,\)"),
@@ -402,3 +402,66 @@ def test_anchors_that_are_no_batch_of_numbers_are_told(anchors: object) -> None:
                 draw(anchors, 3)
     assert repr(InstanceNegatives(table)) == "InstanceNegatives(40 samples, k=5, scale=5)"
     assert repr(table) == "NeighborTable(40 rows, k=5, exclude='label')"
+
+
+@pytest.mark.parametrize("bad", [torch.tensor([0, COUNT]), torch.tensor([-1, 0]), LABELS > 2, LABELS.to(torch.uint8)])
+def test_anchors_that_are_no_samples_are_told(bad: Tensor) -> None:
+    for sampler in SAMPLERS.values():
+        calls = [lambda s=sampler: s.log_probability(bad, bad[:, None].long()), lambda s=sampler: s.weights(bad, 3)]
+        for call in calls if sampler.everything else [*calls, lambda s=sampler: s.sample(bad, 3)]:
+            with pytest.raises(InputError, match=r"one is -1|one is 240|int64 tensor .*(bool|uint8)"):
+                call()
+
+
+@pytest.mark.parametrize("labels", [LABELS.numpy()[::-1], LABELS.numpy()[::-1].astype(">i4"), LABELS.flip(0).tolist()])
+def test_labels_and_embeddings_of_any_layout(labels: object) -> None:
+    embeddings = X.numpy()[::-1].astype(">f8")
+    given, wanted = SoftNegatives(embeddings, labels, scale=5), SoftNegatives(X.flip(0), LABELS.flip(0), scale=5)
+    assert torch.equal(given.sample(EVERY, 9), wanted.sample(EVERY, 9))
+    assert torch.equal(given.refresh_(-embeddings).sample(EVERY, 9), wanted.sample(EVERY, 9))
+
+
+def test_numbers_of_numpy_are_seeds_and_epochs() -> None:
+    plain, numpys = UniformNegatives(LABELS, seed=3), UniformNegatives(LABELS, seed=np.int64(3))
+    assert torch.equal(plain.sample(EVERY, 5, epoch=7), numpys.sample(EVERY, 5, epoch=np.int32(7)))
+
+
+@pytest.mark.parametrize("clusters", [None, 30])
+def test_soft_draws_do_not_depend_on_autocast(clusters: int | None) -> None:
+    plain = SoftNegatives(X, LABELS, scale=50, clusters=clusters)
+    with torch.autocast("cpu", torch.float16):
+        inside = SoftNegatives(X, LABELS, scale=50, clusters=clusters)
+        drawn, log_weights = inside.weights(EVERY, 200, correct=True)
+    assert torch.equal(drawn, plain.weights(EVERY, 200)[0]) and log_weights.dtype == torch.float32
+
+
+def test_positives_need_no_negatives() -> None:
+    assert Positives(torch.zeros(2, dtype=torch.int64)).sample(torch.arange(2)).tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: UniformNegatives(["cat", "dog"]), r"Labels must be numbers.*str; names.*numpy.unique"),  # type: ignore[arg-type]
+        (lambda: UniformNegatives(np.array(["cat", "dog"])), r"Labels must be numbers.*<U3; names"),  # type: ignore[arg-type]
+        (lambda: UniformNegatives(None), "Labels must be numbers.*NoneType"),  # type: ignore[arg-type]
+        (lambda: UniformNegatives(LABELS - 7), "must be -1 .none. or larger, but one is -7"),
+        (lambda: UniformNegatives(LABELS[:, None]), r"a number a sample, but their shape is \(240, 1\)"),
+        (lambda: UniformNegatives(LABELS, seed=1.5).sample(EVERY, 1), "whole numbers, but this is 1.5"),  # type: ignore[arg-type]
+        (lambda: SAMPLERS["uniform"].sample(EVERY, 3, epoch=None), "whole numbers, but this is None"),  # type: ignore[arg-type]
+        (lambda: SAMPLERS["soft"].weights(EVERY, 2.5), "2.5 draws"),  # type: ignore[arg-type]
+        (lambda: SAMPLERS["instance"].weights(EVERY, "9"), "'9' draws"),  # type: ignore[arg-type]
+        (lambda: SoftNegatives(X, LABELS, scale="5"), "scale='5'"),  # type: ignore[arg-type]
+        (lambda: SoftNegatives(X, LABELS, scale=5, uniform=None), "uniform=None"),  # type: ignore[arg-type]
+        (lambda: SoftNegatives(X, LABELS, scale=5, clusters=7.5), "clusters=7.5 must be a whole"),  # type: ignore[arg-type]
+        (lambda: SoftNegatives(None, LABELS, scale=5), "Embeddings must be numbers"),  # type: ignore[arg-type]
+        (lambda: InstanceNegatives(X), "NeighborTable, not Tensor; make it by scns.NeighborTable.build"),  # type: ignore[arg-type]
+        (lambda: ClassNegatives(CLASS_VECTORS, LABELS), "NeighborTable, not Tensor"),  # type: ignore[arg-type]
+        (lambda: InstanceNegatives(NeighborTable.build(X, LABELS, k=3, rows=range(20, 60))), "a shard, 40 of 240 rows"),
+        (lambda: MixedNegatives([UniformNegatives(LABELS)]), r"pairs \(share, sampler\)"),  # type: ignore[list-item]
+        (lambda: MixedNegatives([(UniformNegatives(LABELS), 0.5)]), r"pairs \(share, sampler\)"),  # type: ignore[list-item]
+    ],
+)
+def test_what_a_newcomer_may_pass_is_told(make: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()  # type: ignore[operator]

@@ -237,6 +237,18 @@ def test_class_embeddings_are_means_of_unit_rows() -> None:
     torch.testing.assert_close(words.class_embeddings(embeddings, labels).double(), expected, atol=1e-6, rtol=0)
 
 
+def test_class_embeddings_of_arrays_and_lists() -> None:
+    embeddings, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 2
+    wanted = words.class_embeddings(embeddings, labels)
+    assert torch.equal(words.class_embeddings(embeddings.numpy(), labels.numpy().astype(np.uint16)), wanted)
+    assert torch.equal(words.class_embeddings(embeddings, labels.tolist()), wanted)
+    for wrong, message in ((labels.float(), "convert them"), (labels * 5, "unique"), (["a"] * 6, "numpy.unique")):
+        with pytest.raises(InputError, match=message):
+            words.class_embeddings(embeddings, wrong)
+    with pytest.raises(InputError, match="list of at least one name"):
+        words.label_vectors([1, 2])  # type: ignore[list-item]
+
+
 def test_class_embeddings_name_what_is_wrong() -> None:
     embeddings, labels = torch.ones(4, 2), torch.tensor([0, 0, 2, 2])
     with pytest.raises(InputError, match=r"1 of 3 classes have no samples \(\[1\]\)"):

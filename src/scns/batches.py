@@ -39,6 +39,16 @@ class NeighborBatchSampler(Sampler[list[int]]):
         rank: int = 0,
         drop_last: bool = True,
     ) -> None:
+        if not isinstance(sampler, Negatives):
+            given = type(sampler).__name__
+            raise InputError(
+                f"Negatives come from a sampler, scns.UniformNegatives(labels) say, but this is a {given}."
+            )
+        if len(labels) != sampler.samples:
+            raise InputError(
+                f"The sampler is of {sampler.samples} samples, but there are {len(labels)} labels; give it "
+                "the same ones."
+            )
         self.sampler, self.others, self.count = sampler, Positives(labels, seed=seed), len(labels)
         self.negatives, self.positives, self.seed = negatives, positives, seed
         self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, rank, drop_last, 0

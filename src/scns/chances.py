@@ -6,7 +6,7 @@ Probabilities become integers first: sums of integers do not depend on the order
 import torch
 from torch import Tensor
 
-from scns import draws
+from scns import checks, draws
 from scns.errors import InputError
 
 Epoch = int | Tensor
@@ -94,13 +94,18 @@ def columns(count: int, anchors: Tensor) -> Tensor:
 
 
 def check_count(count: int) -> None:
-    """Raise where nothing is to be drawn."""
-    if count < 1:
-        raise InputError(f"{count} draws were asked for, but at least 1 is needed.")
+    """Raise where no whole number of draws is asked for."""
+    if not checks.is_whole(count) or count < 1:
+        raise InputError(f"{count!r} draws were asked for, but a whole number of at least 1 is needed.")
 
 
-def check_anchors(anchors: Tensor) -> None:
-    """Raise for anything but a batch of sample numbers; their values are not looked at, which would wait for a GPU."""
-    if not isinstance(anchors, Tensor) or anchors.dim() != 1 or anchors.is_floating_point():
+def check_anchors(anchors: Tensor, samples: int | None = None) -> None:
+    """Raise for anything but a batch of numbers of so many `samples`; on a GPU, values are not waited for."""
+    if not isinstance(anchors, Tensor) or anchors.dim() != 1 or anchors.dtype not in (torch.int64, torch.int32):
         given = f"{anchors.dtype} {tuple(anchors.shape)}" if isinstance(anchors, Tensor) else type(anchors).__name__
-        raise InputError(f"Anchors are sample numbers, an integer tensor [batch], but these are {given}.")
+        raise InputError(f"Anchors are sample numbers, an int64 tensor [batch], but these are {given}.")
+    if samples is not None and len(anchors) and anchors.device.type == "cpu" and not torch.compiler.is_compiling():
+        lowest, highest = (int(end) for end in anchors.aminmax())
+        if lowest < 0 or highest >= samples:
+            wrong = lowest if lowest < 0 else highest
+            raise InputError(f"Anchors are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")

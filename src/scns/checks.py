@@ -4,6 +4,8 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ _warned_float64 = False
 def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None, *, zero_rows: bool = False) -> Tensor:
     """Checked float32 [n, dim] on `device`."""
     global _warned_float64
-    given = torch.as_tensor(embeddings)
+    given = tensor(embeddings, "Embeddings")
     if given.dim() != 2 or 0 in given.shape:
         raise InputError(f"Embeddings must be [rows, dim], neither 0, but these are {tuple(given.shape)}.")
     if not given.is_floating_point():
@@ -29,6 +31,32 @@ def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None, 
     rows = given.detach().to(device=device or given.device, dtype=torch.float32)
     _check_norms(torch.linalg.vector_norm(rows, dim=1), zero_rows)
     return rows
+
+
+def tensor(values: Any, what: str) -> Tensor:
+    """The numbers that a tensor, an array of any layout or a list holds, as a tensor."""
+    numbers = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
+    if numbers and (min(values.strides, default=0) < 0 or not values.dtype.isnative):  # torch takes neither
+        values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        first = values[0] if isinstance(values, list | tuple) and values else values
+        given = first.dtype if isinstance(first, np.ndarray) else type(first).__name__
+        remedy = "; names become numbers by numpy.unique(names, return_inverse=True)[1]" if "abels" in what else ""
+        raise InputError(f"{what} must be numbers of one shape, but these are {given}{remedy}.") from None
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be compared with numbers: no word, nothing, no list."""
+    if type(value) in (int, float):  # all that compiled steps ask of: a compiler does not follow abstract classes
+        return True
+    return isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, of whatever type."""
+    return is_number(value) and bool(value % 1 == 0)  # type: ignore[operator]
 
 
 def place(device: torch.device | str | None) -> torch.device | None:
@@ -47,11 +75,15 @@ def place(device: torch.device | str | None) -> torch.device | None:
 def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray], *, zero_rows: bool = False) -> list[Tensor]:
     """Checked row shards [rows, dim] of any floating type, left where they are on the host; read block by block."""
     given = embeddings if isinstance(embeddings, Sequence) else [embeddings]
-    found = [torch.as_tensor(each).detach().cpu() for each in given]
+    found = [tensor(each, "Embeddings").detach().cpu() for each in given]
     for each in found:
         if each.dim() != 2 or 0 in each.shape or each.shape[1] != found[0].shape[1]:
             shapes = ", ".join(str(tuple(part.shape)) for part in found[:5])
-            raise InputError(f"Embeddings must be [rows, dim], all of one dim, but these are {shapes}.")
+            more = ", ..." if len(found) > 5 else ""
+            raise InputError(
+                f"Embeddings must be [rows, dim], all of one dim, but these are {shapes}{more}; stack single vectors "
+                "with torch.stack or numpy.stack."
+            )
         if not each.is_floating_point():
             raise InputError(f"Embeddings must be floating point, but these are {each.dtype}; convert them first.")
     norms = torch.cat([torch.linalg.vector_norm(block.float(), dim=1).cpu() for block in _blocks(found)])
@@ -82,21 +114,22 @@ def marks(values: Tensor | np.ndarray | None, count: int, what: str, device: tor
     """Checked int64 [count] on `device`."""
     if values is None:
         return None
-    given = torch.as_tensor(values)
+    given = tensor(values, f"The {what}")
     if given.dim() != 1 or len(given) != count:
         raise InputError(f"{count} embeddings need {count} {what}, but their shape is {tuple(given.shape)}.")
     if given.is_floating_point() or given.dtype == torch.bool:
         raise InputError(f"The {what} must be integers, but they are {given.dtype}; convert them with .long().")
+    given = given.to(device=device, dtype=torch.int64)
     if count and int(given.min()) < -1:
         raise InputError(f"The {what} must be -1 (none) or larger, but one is {int(given.min())}.")
-    return given.to(device=device, dtype=torch.int64)
+    return given
 
 
 def scale(value: float) -> float:
     """The scale of P = softmax(scale * cosine), checked."""
-    if not 0 <= value < math.inf:
+    if not is_number(value) or not 0 <= value < math.inf:
         raise InputError(
-            f"scale={value} must be at least 0 and finite: 0 draws uniformly from the neighbours, 5 is the paper's."
+            f"scale={value!r} must be at least 0 and finite: 0 draws uniformly from the neighbours, 5 is the paper's."
         )
     return float(value)
 

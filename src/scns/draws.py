@@ -6,10 +6,13 @@ on what was drawn before. The hash is splitmix64's finaliser, applied once per k
 are the same on every device.
 """
 
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from scns.errors import InputError
 
 Key = int | Tensor
 
@@ -29,7 +32,7 @@ def bits(*keys: Key) -> Tensor:
         if isinstance(state, Tensor) or isinstance(key, Tensor):
             state = _mix(_signed(state) ^ _signed(key))
         else:  # plain numbers are mixed in Python: no tensor is made for them, so nothing is copied to a device
-            state = _mix_number(state ^ (key & _WORD))
+            state = _mix_number(state ^ (_whole(key) & _WORD))
     return state if isinstance(state, Tensor) else torch.tensor(_signed(state))
 
 
@@ -72,4 +75,14 @@ def _signed(key: Key) -> Any:
     """The same 64 bits as int64 would hold them."""
     if isinstance(key, Tensor):
         return key.to(torch.int64)
-    return ((key & _WORD) ^ (1 << 63)) - (1 << 63)
+    return ((_whole(key) & _WORD) ^ (1 << 63)) - (1 << 63)
+
+
+def _whole(key: Any) -> int:
+    """A key as a Python number, whose arithmetic has no limit as numpy's has."""
+    if isinstance(key, int):
+        return key
+    try:
+        return operator.index(key)
+    except TypeError:
+        raise InputError(f"Seeds and epochs are whole numbers, but this is {key!r}; convert it with int().") from None

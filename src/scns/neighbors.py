@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ class NeighborTable:
         searches them in blocks that take no more than that on `device`; the table is the same, on the host. `tell` gets
         a sentence with the bytes before they are allocated.
         """
-        device = checks.place(device)
+        device, k = checks.place(device), _whole(k)
         if memory is not None or isinstance(embeddings, Sequence):
             if backend != "exact":
                 raise InputError(f"Only backend='exact' searches in blocks, not '{backend}'; leave memory= out.")
@@ -92,12 +93,12 @@ class NeighborTable:
                 rows=rows, positive=positive, progress=progress, tell=tell,
             )  # fmt: skip
             return replace(table, info=replace(table.info, source=source))
-        given, told = torch.as_tensor(embeddings), ""
+        given, told = checks.tensor(embeddings, "Embeddings"), ""
         _check_choices(exclude, on_zero, backend, positive, rows, len(given))
         if given.dim() == 2:
             asked_rows, where = len(given) if rows is None else len(rows), torch.device(device or given.device)
             told = budget.check_room(len(given), given.shape[1], k, asked_rows, where)
-        vectors = checks.vectors(embeddings, device, zero_rows=on_zero == "uniform")
+        vectors = checks.vectors(given, device, zero_rows=on_zero == "uniform")
         count = len(vectors)
         marks = checks.marks(labels, count, "labels", vectors.device)
         kinds = checks.marks(groups, count, "groups", vectors.device)
@@ -463,13 +464,19 @@ def _check_choices(
         raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
 
 
+def _whole(k: Any) -> int:
+    if not checks.is_whole(k):
+        raise InputError(f"k={k!r} is impossible: it must be a whole number, how many neighbours each row keeps.")
+    return int(k)
+
+
 def _check_k(k: int, data: search.Layout) -> None:
     smallest = len(data) - int((data.stop - data.start).max())
     if smallest < 1:
         raise InputError(
             "All rows have one label, so there are no negatives; give labels of several classes or exclude='self'."
         )
-    if not 1 <= k <= smallest or k != int(k):
+    if not 1 <= k <= smallest:
         raise InputError(
             f"k={k} is impossible: some row has only {smallest} candidates, so k must be a whole number from 1 to "
             f"{smallest} (in a recipe: --set method.k={smallest})."

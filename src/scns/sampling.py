@@ -34,7 +34,7 @@ class Pool(nn.Module):
     stop: Tensor
     size: Tensor
 
-    def __init__(self, labels: Tensor) -> None:
+    def __init__(self, labels: Tensor, *, negatives: bool = True) -> None:
         super().__init__()
         labels = _labels(labels)
         order = torch.argsort(labels, stable=True)
@@ -54,7 +54,7 @@ class Pool(nn.Module):
             size=torch.where(unlabelled, 1, size),
         )
         self.fewest = len(labels) - int(self.size.max())  # negatives of the anchor that has the fewest
-        if self.fewest < 1:
+        if negatives and self.fewest < 1:
             raise InputError("All samples have one label, so there are no negatives; give labels of several classes.")
 
     def __len__(self) -> int:
@@ -90,10 +90,11 @@ class Positives(nn.Module):
 
     def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
         super().__init__()
-        self.pool, self.seed = Pool(labels), seed
+        self.pool, self.seed = Pool(labels, negatives=False), seed
 
     def sample(self, anchors: Tensor, num: int = 1, *, epoch: Epoch = 0) -> Tensor:
         """int64 [batch, num]"""
+        chances.check_anchors(anchors, len(self.pool))
         pool, draw = self.pool, chances.columns(num, anchors)
         start, size = pool.start[anchors, None], pool.size[anchors, None]
         others = (size - 1).clamp(min=1)
@@ -109,6 +110,10 @@ class Negatives(nn.Module):
     candidates = 1  # how many are weighed for the draws of an anchor
     seed: int
     samples: int  # how many there are, N
+
+    def check(self, anchors: Tensor) -> None:
+        """Raise for anything but numbers of this sampler's samples."""
+        chances.check_anchors(anchors, self.samples)
 
     def probabilities(self, anchors: Tensor) -> Tensor:
         """float32 [batch, N]: over all samples. (Samplers of the k nearest: [batch, k], over those.)"""
@@ -131,7 +136,8 @@ class Negatives(nn.Module):
 class UniformNegatives(Negatives):
     """Every sample of another class with the same probability: the baseline.
 
-    `labels` are integers [N] (-1: unlabelled, which is a negative of all others). As every sampler:
+    `labels` are integers [N] (-1: unlabelled, which is a negative of all others); of names, give
+    numpy.unique(names, return_inverse=True)[1]. As every sampler:
 
         negatives = sampler.sample(rows, 16, epoch=epoch)                # int64 [batch, 16]: sample numbers
         negatives, log_weights = sampler.weights(rows, 4096, epoch=epoch)   # [batch, m] each, for functional.info_nce
@@ -144,10 +150,12 @@ class UniformNegatives(Negatives):
         self.pool, self.seed, self.samples = Pool(labels), seed, len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        self.check(anchors)
         return self.pool.log_uniform(anchors, indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]"""
+        self.check(anchors)
         if distinct:
             return _distinct(self, len(self.pool), self.pool.fewest, anchors, num, epoch)
         draw = chances.columns(num, anchors)
@@ -180,12 +188,14 @@ class ClassNegatives(Negatives):
     def __init__(self, class_table: NeighborTable, labels: Tensor, *, scale: float = 5.0, seed: int = 0) -> None:
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
+        _check_table(class_table, "scns.NeighborTable.build(vectors, k=...) of a vector a class")
         labels = _labels(labels)
         counts = torch.bincount(labels.clamp(min=0), minlength=len(class_table))
         if int(labels.min()) < 0 or len(counts) > len(class_table):
             low, high = int(labels.min()), int(labels.max())
             raise InputError(
-                f"Labels run from {low} to {high}, but the class table has classes 0 to {len(class_table) - 1}."
+                f"Labels run from {low} to {high}, but the class table has classes 0 to {len(class_table) - 1}; "
+                "number the classes like its rows and leave out what has no label."
             )
         if bool((counts == 0).any()):
             empty = (counts == 0).nonzero()[:, 0].tolist()
@@ -213,9 +223,11 @@ class ClassNegatives(Negatives):
 
     def probabilities(self, anchors: Tensor) -> Tensor:
         """float32 [batch, k]: over the anchor's k nearest classes."""
+        self.check(anchors)
         return chances.shares(self.integers[self.labels[anchors]])
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        self.check(anchors)
         classes = self.labels[indices]
         row = self.labels[anchors]
         share = chances.look_up(self.classes[row], self.probabilities(anchors).log(), classes)
@@ -225,6 +237,7 @@ class ClassNegatives(Negatives):
         """int64 [batch, num]"""
         if distinct:
             return _distinct(self, len(self.labels), self.fewest, anchors, num, epoch)
+        self.check(anchors)
         position = chances.positions(self.seed, anchors, num, epoch)
         return self._member(anchors, position, epoch)
 
@@ -233,6 +246,7 @@ class ClassNegatives(Negatives):
 
         The correction is for the sampler's own support, the samples of the k classes: it has nothing to say of others.
         """
+        self.check(anchors)
         position = chances.even_positions(self.seed, anchors, num, epoch)
         return weighted(self, self._member(anchors, position, epoch), anchors, num, correct)
 
@@ -270,6 +284,12 @@ class InstanceNegatives(Negatives):
         """`fallback` is a sampler for rows whose neighbours were all filtered away: they keep k of its draws."""
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
+        _check_table(table, "scns.NeighborTable.build(embeddings, labels, k=...)")
+        if len(table) != table.info.corpus_rows:
+            raise InputError(
+                f"This table is a shard, {len(table)} of {table.info.corpus_rows} rows; merge the shards with: "
+                "scns neighbors merge."
+            )
         indices, scores = table.indices, table.scores
         empty = (indices[:, 0] < 0).nonzero()[:, 0]
         self.fallen_back = len(empty)
@@ -291,6 +311,7 @@ class InstanceNegatives(Negatives):
 
     def refresh_(self, table: NeighborTable) -> "InstanceNegatives":
         """Take a new table of the same samples in place, so that a captured step draws from it too."""
+        _check_table(table, "scns.NeighborTable.build(embeddings, labels, k=...)")
         if table.indices.shape != self.indices.shape:
             raise InputError(
                 f"This sampler holds a table {tuple(self.indices.shape)}, not {tuple(table.indices.shape)}."
@@ -304,14 +325,16 @@ class InstanceNegatives(Negatives):
 
     def probabilities(self, anchors: Tensor) -> Tensor:
         """float32 [batch, k]: over the anchor's row of the table."""
+        self.check(anchors)
         return chances.shares(self._integers(anchors))
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        return chances.look_up(self.indices[anchors].long(), self.probabilities(anchors).log(), indices)
+        chance = self.probabilities(anchors).log()
+        return chances.look_up(self.indices[anchors].long(), chance, indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]; distinct draws need rows with at least `num` neighbours."""
-        chances.check_anchors(anchors)
+        self.check(anchors)
         if distinct:
             _enough(num, self.fewest)
             chosen = chances.pick_distinct(self.probabilities(anchors).log(), self.seed, anchors, num, epoch)
@@ -325,7 +348,7 @@ class InstanceNegatives(Negatives):
         The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest.
         """
         chances.check_count(num)
-        chances.check_anchors(anchors)
+        self.check(anchors)
         integers = self._integers(anchors)
         counts = chances.systematic_counts(integers, chances.offset(self.seed, anchors, epoch), num)
         log_weights = counts.float().log()
@@ -345,6 +368,9 @@ class MixedNegatives(Negatives):
 
     def __init__(self, parts: Sequence[tuple[float, Negatives]], *, seed: int = 0) -> None:
         super().__init__()
+        parts = list(parts)
+        if any(not _is_part(part) for part in parts):
+            raise InputError("A mixture is made of pairs (share, sampler), as in MixedNegatives([(0.5, a), (0.5, b)]).")
         if not parts or any(not 0 < share < math.inf for share, _ in parts):
             shares = [share for share, _ in parts]
             raise InputError(f"The shares of a mixture must be above 0 and finite, but they are {shares}.")
@@ -359,6 +385,9 @@ class MixedNegatives(Negatives):
         total = sum(share for share, _ in parts)
         integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
+
+    def extra_repr(self) -> str:
+        return "shares " + ", ".join(f"{share:.3g}" for share in self.log_shares.exp().tolist())
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
         each = [part.log_probability(anchors, indices) for part in self._each()]
@@ -394,6 +423,7 @@ class AllNegatives(Negatives):
         self.pool, self.samples = Pool(labels), len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        self.check(anchors)
         return self.pool.log_uniform(anchors, indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
@@ -403,6 +433,7 @@ class AllNegatives(Negatives):
         self, anchors: Tensor, num: int = 0, *, epoch: Epoch = 0, correct: bool = True
     ) -> tuple[Tensor, Tensor]:
         """(int64 [batch, N], float32 [batch, N]): all samples, 0 for negatives and -inf for the anchor's class."""
+        self.check(anchors)
         every = chances.columns(len(self.pool), anchors).expand(len(anchors), -1)
         start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
         own = (self.pool.rank >= start) & (self.pool.rank < stop)
@@ -424,11 +455,25 @@ def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num:
 
 
 def _labels(labels: Tensor) -> Tensor:
-    labels = torch.as_tensor(labels)
-    if labels.dim() != 1 or labels.is_floating_point() or labels.dtype == torch.bool or not len(labels):
-        given = f"{labels.dtype} {tuple(labels.shape)}"
-        raise InputError(f"Labels must be integers [n], but they are {given}; convert them with .long().")
+    labels = checks.tensor(labels, "Labels")
+    if labels.dim() != 1 or not len(labels):
+        raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {tuple(labels.shape)}.")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them with .long().")
+    if int(labels.long().min()) < -1:
+        raise InputError(f"Labels must be -1 (none) or larger, but one is {int(labels.long().min())}.")
     return labels.long()
+
+
+def _check_table(table: object, made: str) -> None:
+    if not isinstance(table, NeighborTable):
+        raise InputError(f"This sampler takes a NeighborTable, not {type(table).__name__}; make it by {made}.")
+
+
+def _is_part(part: object) -> bool:
+    if not isinstance(part, tuple | list) or len(part) != 2:
+        return False
+    return checks.is_number(part[0]) and isinstance(part[1], Negatives)
 
 
 def _enough(num: int, available: int) -> None:

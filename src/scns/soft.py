@@ -22,7 +22,7 @@ class SoftNegatives(Negatives):
     Exact by one product with all embeddings an anchor; with `clusters=c`, a cluster is drawn first, P(cluster) ~ size *
     exp(scale * cos(anchor, centroid)), then a member uniformly: O(c) an anchor for any N, and q is still known exactly,
     so corrected weights stay unbiased. Clusters lie inside classes. Made as the proposal of corrected weights: the best
-    scale is near 1 / temperature of the loss.
+    scale is near 1 / temperature of the loss. An embedding of zeros has cosine 0 with all.
 
         sampler = scns.SoftNegatives(embeddings, labels, scale=10, clusters=200)   # float [N, dim], integers [N]
         negatives, log_weights = sampler.weights(rows, 256, correct=True)          # [batch, 256] each
@@ -49,10 +49,10 @@ class SoftNegatives(Negatives):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not 0 <= uniform < 1:
-            raise InputError(f"uniform={uniform} is the share of uniform draws: at least 0 and below 1.")
+        if not checks.is_number(uniform) or not 0 <= uniform < 1:
+            raise InputError(f"uniform={uniform!r} is the share of uniform draws: at least 0 and below 1.")
         self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
-        self.pool, self.samples, embeddings = Pool(labels), len(labels), torch.as_tensor(embeddings)
+        self.pool, self.samples, embeddings = Pool(labels), len(labels), checks.tensor(embeddings, "Embeddings")
         self.candidates = clusters or len(labels)
         if embeddings.dim() != 2:
             raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
@@ -65,12 +65,17 @@ class SoftNegatives(Negatives):
             self._allot(clusters)
         self.refresh_(embeddings)
 
+    def extra_repr(self) -> str:
+        clusters = "" if self.clusters is None else f", clusters={self.clusters}"
+        return f"{self.samples} samples, scale={self.scale:g}, uniform={self.uniform:g}{clusters}"
+
     def refreshed(self, embeddings: Tensor) -> "SoftNegatives":
         """The same sampler for new embeddings of the same samples (the student's own feature table, say)."""
         return copy.deepcopy(self).refresh_(embeddings)
 
     def refresh_(self, embeddings: Tensor) -> "SoftNegatives":
         """Take new embeddings in place, so that a captured step draws from them too."""
+        embeddings = checks.tensor(embeddings, "Embeddings")
         if embeddings.shape != self.unit.shape:
             raise InputError(f"This sampler holds embeddings {tuple(self.unit.shape)}, not {tuple(embeddings.shape)}.")
         self.unit.copy_(F.normalize(embeddings.detach().float(), dim=1)[self.pool.order])
@@ -81,7 +86,8 @@ class SoftNegatives(Negatives):
                 f"{', ...' if len(rows) > 5 else ''}); leave them out or embed them again."
             )
         if self.clusters is not None:
-            self._cluster()
+            with torch.autocast(self.unit.device.type, enabled=False):  # which would round similarities
+                self._cluster()
         return self
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
@@ -123,9 +129,12 @@ class SoftNegatives(Negatives):
 
     def _ends(self, anchors: Tensor) -> Tensor:
         """Integer weights of the anchors' candidates (samples by class, or clusters), uniform part too, added up."""
-        anchor = self.unit[self.pool.rank[anchors]]
+        self.check(anchors)
+        anchor, others = self.unit[self.pool.rank[anchors]], self.unit if self.clusters is None else self.centroids
+        with torch.autocast(anchor.device.type, enabled=False):  # else draws would depend on it
+            scores = anchor @ others.T
         if self.clusters is None:
-            scores, start, stop = anchor @ self.unit.T, self.pool.start[anchors], self.pool.stop[anchors]
+            start, stop = self.pool.start[anchors], self.pool.stop[anchors]
             if has.TRITON and scores.is_cuda:
                 return self._added_up(scores, start, stop, anchors)
             place = columns(len(self.pool), anchors)
@@ -134,7 +143,7 @@ class SoftNegatives(Negatives):
         else:
             own = self.pool.labels[anchors, None]
             absent, sizes = (self.cluster_class == own) | (self.sizes == 0), self.sizes
-            log_weights = self.scale * (anchor @ self.centroids.T).double() + sizes.double().log()
+            log_weights = self.scale * scores.double() + sizes.double().log()
         integers = chances.as_integers(log_weights.masked_fill_(absent, -torch.inf))  # in place: they may be batch x n
         share = self._share(anchors, integers.sum(1))
         return integers.add_((share[:, None] * sizes).round().long()).masked_fill_(absent, 0).cumsum_(1)
@@ -158,9 +167,10 @@ class SoftNegatives(Negatives):
             raise InputError("Clusters lie inside classes, so every sample needs a label; use clusters=None otherwise.")
         counts = torch.bincount(labels)
         classes = int((counts > 0).sum())
-        if not classes <= clusters <= len(labels):
+        if not checks.is_whole(clusters) or not classes <= clusters <= len(labels):
             raise InputError(
-                f"clusters={clusters} must be from {classes} (one a class) to {len(labels)} (one a sample)."
+                f"clusters={clusters!r} must be a whole number from {classes} (one a class) to {len(labels)} (one a "
+                "sample)."
             )
         each = (counts * (clusters / len(labels))).round().long().clamp(min=1).minimum(counts)
         total, dim = int(each.sum()), self.unit.shape[1]

@@ -57,7 +57,7 @@ def label_words(
     """What `label_vectors` and `missing_words` say, from one reading of `source`."""
     if on_missing not in ("error", "uniform"):
         raise unknown("on_missing", on_missing, ["error", "uniform"])
-    if isinstance(names, str) or not len(names):
+    if isinstance(names, str) or not len(names) or not all(isinstance(name, str) for name in names):
         raise InputError(f"Label names are a list of at least one name, but this is {names!r}.")
     tokens = {name: words(name) for name in names}
     exact = {token for listed in tokens.values() for token in listed}
@@ -80,17 +80,23 @@ def words(label: str) -> list[str]:
     return [word for word in re.split(r"[\s_\-]+", label.split(",")[0]) if word]
 
 
-def class_embeddings(embeddings: Tensor, labels: Tensor, classes: int | None = None) -> Tensor:
+def class_embeddings(
+    embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray | Sequence[int], classes: int | None = None
+) -> Tensor:
     """Class centroids, float32 [classes, dim]: the mean of the L2-normalised rows of each class.
 
     For class tables where no words exist. Rows labelled -1 are left out; `classes` defaults to the largest
     label + 1.
     """
+    embeddings, labels = checks.tensor(embeddings, "Embeddings"), checks.tensor(labels, "Labels")
     if embeddings.dim() != 2 or labels.shape != embeddings.shape[:1]:
         shapes = f"{tuple(embeddings.shape)} and {tuple(labels.shape)}"
         raise InputError(f"Embeddings [n, dim] and labels [n] are needed, but their shapes are {shapes}.")
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them with .long().")
+    labels = labels.to(embeddings.device).long()
     kept = labels >= 0
-    rows, owner = embeddings[kept].float(), labels[kept].long()
+    rows, owner = embeddings[kept].float(), labels[kept]
     lengths = rows.norm(dim=1)
     bad = (~torch.isfinite(lengths) | (lengths == 0)).nonzero().flatten()
     if len(bad):
@@ -105,7 +111,8 @@ def class_embeddings(embeddings: Tensor, labels: Tensor, classes: int | None = N
     empty = (members == 0).nonzero().flatten().tolist()
     if empty or not count:
         raise InputError(
-            f"{len(empty)} of {count} classes have no samples ({empty[:10]}); every class needs at least one."
+            f"{len(empty)} of {count} classes have no samples ({empty[:10]}), and every class needs at least one; "
+            "number those that have any by labels.unique(return_inverse=True)[1]."
         )
     sums = torch.zeros(count, rows.shape[1], device=rows.device).index_add_(0, owner, rows / lengths[:, None])
     return sums / members[:, None]
