@@ -392,3 +392,19 @@ def test_bad_input_is_named(what: str) -> None:
     with pytest.raises(InputError, match=sentence) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: losses.info_nce(x, x, x.numpy()), "convert negatives with torch.as_tensor"),
+        (lambda x: losses.info_nce(x, x, x, log_weights=[0.0]), "convert log_weights"),
+        (lambda x: losses.info_nce(x, x, x, temperature=torch.ones(3)), r"one number; got a tensor \[3\]"),
+        (lambda x: losses.info_nce(x, x, x, temperature=torch.tensor(0.0)), "temperature must be .* got 0.0"),
+        (lambda x: losses.cka(x.long(), x), "x of cka must be floating point, but it is torch.int64"),
+        (lambda x: losses.hint(x, x > 0), "of hint must be floating point, but it is torch.bool"),
+    ],
+)
+def test_inputs_of_another_kind_are_told(call: Callable[[Tensor], Tensor], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))

@@ -1,8 +1,10 @@
 """Feature tables and queues: the paper's update, exact wrap-around, a state that survives a reload to the bit."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -161,7 +163,7 @@ def test_updates_compile_to_one_static_graph() -> None:
             "batch of 4 does not fit a queue of 3",
         ),
         (lambda: FeatureQueue(9, 4).push(unit(4, 5), torch.arange(4), torch.arange(4)), "queue of width 4"),
-        (lambda: FeatureQueue(9, 4).push(unit(4, 4), torch.arange(3), torch.arange(4)), "3 ids and 4 labels"),
+        (lambda: FeatureQueue(9, 4).push(unit(4, 4), torch.arange(3), torch.arange(4)), r"\(3,\) and \(4,\)"),
         (lambda: FeatureQueue(0, 4), "at least 1 place"),
         (lambda: FeatureTable(0, 4), "at least 1 row"),
         (lambda: FeatureTable(3, 4, momentum=1.5), "momentum=1.5"),
@@ -199,3 +201,60 @@ def test_info_nce_of_rows_is_the_functions() -> None:
     assert torch.equal(table.info_nce(half, positives, negatives), table.info_nce(half.float(), positives, negatives))
     with pytest.raises(InputError, match="temperature"):
         table.info_nce(z, positives, negatives, temperature=0)
+
+
+def test_info_nce_is_the_same_inside_autocast() -> None:
+    table, z, rows = FeatureTable(50, 16), unit(8, 16), torch.arange(8)
+    for count in (3, 40):  # few rows are gathered, many picked out
+        negatives = torch.randint(0, 50, (8, count), generator=torch.Generator().manual_seed(0))
+        with torch.autocast("cpu", torch.float16):
+            inside = table.info_nce(z, rows, negatives)
+        assert torch.equal(inside, table.info_nce(z, rows, negatives))
+
+
+def test_a_temperature_can_be_learnt() -> None:
+    temperature = torch.tensor(0.1, requires_grad=True)
+    FeatureTable(9, 4).info_nce(
+        unit(2, 4), torch.arange(2), torch.ones(2, 3).long(), temperature=temperature
+    ).backward()
+    assert temperature.grad is not None and float(temperature.grad) != 0
+
+
+def test_numbers_and_rows_of_other_integers() -> None:
+    table, same = FeatureTable(np.int64(5), np.int32(4)), FeatureTable(5, 4)
+    table.update(torch.tensor([1, 1], dtype=torch.int32), unit(2, 4))
+    same.update(torch.tensor([1, 1]), unit(2, 4))
+    assert torch.equal(table.features, same.features)
+    queue = FeatureQueue(3, 4)
+    queue.push(unit(2, 4), torch.arange(2, dtype=torch.int32), torch.zeros(2, dtype=torch.uint8))
+    assert queue.ids.tolist() == [0, 1, -1]
+
+
+ROWS = torch.arange(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda t: t.update(torch.tensor([-1, 0]), unit(2, 4)), "rows are rows 0 to 4 of this table, but one is -1"),
+        (lambda t: t.update([0, 1], unit(2, 4)), "rows must be a tensor, but it is of type list"),
+        (lambda t: t.update(ROWS.bool(), unit(2, 4)), "torch.bool; convert"),
+        (
+            lambda t: t.info_nce(unit(2, 4), ROWS[:, None], ROWS[:, None]),
+            r"\[2, 1\]; take one column, positives\[:, 0\]",
+        ),
+        (lambda t: t.info_nce(unit(2, 4), ROWS + 4, ROWS[:, None]), "positives are rows 0 to 4.*one is 5"),
+        (lambda t: t.info_nce(unit(2, 4), ROWS, ROWS[:, None] - 1), "negatives are rows 0 to 4.*one is -1"),
+        (lambda t: t.info_nce(unit(2, 4), ROWS, (ROWS, ROWS)), "negatives must be a tensor.*tuple"),
+        (lambda t: FeatureTable("5", 4), "not 5 x 4"),
+        (lambda t: FeatureTable(5, 4, momentum=None), "momentum=None"),
+        (lambda t: FeatureQueue(9, 4).push(unit(2, 4), ROWS, ROWS[:, None]), r"\(2,\) and \(2, 1\)"),
+        (lambda t: FeatureQueue(9, 4).push(unit(2, 4), ROWS, ROWS.float()), "must be integers.*float32"),
+        (lambda t: FeatureQueue(9, 4).logits(unit(2, 4), ROWS[:1], ROWS[:1]), r"\(1,\) and \(1,\)"),
+    ],
+)
+def test_rows_that_are_none_are_told(make: Callable[[FeatureTable], object], message: str) -> None:
+    table = FeatureTable(5, 4)
+    with pytest.raises(InputError, match=message):
+        make(table)
+    assert not table.filled.any()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scns import draws, functional, gathered, room
+from scns import checks, draws, functional, gathered, room
 from scns.errors import InputError
 from scns.functional.inputs import check_positive
 from scns.world import World
@@ -139,10 +139,11 @@ class FeatureTable(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        if rows < 1 or dim < 1:
+        if not checks.is_whole(rows) or not checks.is_whole(dim) or rows < 1 or dim < 1:
             raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows} x {dim}.")
-        if not 0 <= momentum <= 1:
-            raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
+        rows, dim = int(rows), int(dim)  # numpy's numbers too, as of labels.max() + 1
+        if not checks.is_number(momentum) or not 0 <= momentum <= 1:
+            raise InputError(f"momentum={momentum!r} must be from 0 (replace) to 1 (never change).")
         self.momentum, self.part = momentum, Part(rows, world)
         held = self.part.stored
         needed = self.bytes(held, dim)
@@ -171,11 +172,13 @@ class FeatureTable(nn.Module):
 
         distinct=True promises that no row comes twice; one step then serves the whole batch.
         """
+        _check_tensors(rows=rows, z=z)
         if rows.shape != z.shape[:1] or z.shape[1:] != self.features.shape[1:]:
             raise InputError(
                 f"{tuple(rows.shape)} rows of width {self.features.shape[1]} cannot take features {tuple(z.shape)}."
             )
-        rows, z = self.part.place(rows), z.detach().to(self.features.dtype)
+        _check_rows("rows", rows, self.part.total)
+        rows, z = self.part.place(rows.long()), z.detach().to(self.features.dtype)
         parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
         for row, new in parts:
             moved = torch.lerp(new, self.features[row], self.momentum)
@@ -210,24 +213,46 @@ class FeatureTable(nn.Module):
         On a GPU a kernel reads each row once, for the loss and for its gradient: features [batch, m, dim] are not made.
         """
         check_positive("temperature", temperature)
+        _check_tensors(z=z, positives=positives, negatives=negatives)
+        if positives.shape != z.shape[:1]:
+            one = "; take one column, positives[:, 0]" if positives.shape[:1] == z.shape[:1] else ""
+            raise InputError(f"positives are rows {list(z.shape[:1])}, but these are {list(positives.shape)}{one}.")
+        _check_rows("positives", positives, self.part.total)
+        _check_rows("negatives", negatives, self.part.total)
         z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
-        if not self.part.divided and positives.shape == z.shape[:1] and negatives.dim() == 2 and z.is_cuda:
+        plain = not isinstance(temperature, Tensor)  # a tensor may be learnt: the kernel has no gradient for it
+        if plain and not self.part.divided and negatives.dim() == 2 and z.is_cuda:
             rows = torch.cat([positives[:, None], negatives], dim=1)
             agree = log_weights is None or log_weights.shape == negatives.shape
             if agree and gathered.fits([(z, self.features)], rows):
                 weights = None if log_weights is None else F.pad(log_weights, (1, 0))
                 return gathered.info_nce([(z, self.features)], rows, weights, temperature).mean()
+        with torch.autocast(z.device.type, enabled=False):  # which would round z and the rows again
+            logits = self.logits(z, negatives)
         return functional.info_nce(
-            z,
-            self.take(positives).to(z.dtype),
-            logits=self.logits(z, negatives),
-            log_weights=log_weights,
-            temperature=temperature,
+            z, self.take(positives).to(z.dtype), logits=logits, log_weights=log_weights, temperature=temperature
         )
 
     def take(self, rows: Tensor) -> Tensor:
         """The features [*rows.shape, dim] of some rows."""
         return self.part.take(self.features, rows)
+
+
+def _check_tensors(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a tensor, but it is of type {type(value).__name__}; use torch.as_tensor.")
+
+
+def _check_rows(name: str, rows: Tensor, count: int) -> None:
+    """Raise for what are no rows of a table of `count`; on a GPU, values are not waited for."""
+    if rows.dtype not in (torch.int64, torch.int32):
+        raise InputError(f"{name} must be int64 row numbers, but they are {rows.dtype}; convert them with .long().")
+    if rows.numel() and rows.device.type == "cpu" and not torch.compiler.is_compiling():
+        lowest, highest = (int(end) for end in rows.aminmax())
+        if lowest < 0 or highest >= count:
+            wrong = lowest if lowest < 0 else highest
+            raise InputError(f"{name} are rows 0 to {count - 1} of this table, but one is {wrong}.")
 
 
 def _look_again(table: FeatureTable, _: object) -> None:
@@ -267,8 +292,9 @@ class FeatureQueue(nn.Module):
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
-        if size < 1 or dim < 1:
+        if not checks.is_whole(size) or not checks.is_whole(dim) or size < 1 or dim < 1:
             raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size} x {dim}.")
+        size, dim = int(size), int(dim)
         needed = self.bytes(size, dim)
         _check_room(
             f"A queue of {size:,} x {dim:,}", needed, lambda free: f"size={free // 2 // self.bytes(1, dim):,} fits"
@@ -290,26 +316,34 @@ class FeatureQueue(nn.Module):
     def push(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:
         """Store a batch of unit features; the place after the last is the first."""
         size = len(self.ids)
+        self._check(z, ids, labels)
         if len(z) > size:
             raise InputError(f"A batch of {len(z)} does not fit a queue of {size}; make the queue at least as large.")
-        if not len(z) == len(ids) == len(labels) or z.shape[1:] != self.features.shape[1:]:
-            raise InputError(
-                f"{len(z)} features of width {tuple(z.shape[1:])}, {len(ids)} ids and {len(labels)} labels do not go "
-                f"together in a queue of width {self.features.shape[1]}."
-            )
         places = (self.cursor + torch.arange(len(z), device=z.device)) % size
         self.features.index_copy_(0, places, z.detach().to(self.features.dtype))
-        self.ids.index_copy_(0, places, ids)
-        self.labels.index_copy_(0, places, labels)
+        self.ids.index_copy_(0, places, ids.long())
+        self.labels.index_copy_(0, places, labels.long())
         self.cursor.add_(len(z)).remainder_(size)
 
     def logits(self, z: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
         """Dot products [batch, size]; -inf for empty places, the anchor itself and samples of its class."""
-        if z.dim() != 2 or z.shape[1] != self.features.shape[1]:
-            raise InputError(f"This queue holds features of width {self.features.shape[1]}, not {tuple(z.shape)}.")
+        self._check(z, ids, labels)
         return torch.where(self.mask(ids, labels), z @ self.features.to(z.dtype).T, -torch.inf)
 
     def mask(self, ids: Tensor, labels: Tensor) -> Tensor:
         """bool [batch, size]: the places that hold a negative of each anchor (unlabelled, -1: any but itself)."""
         same = (labels[:, None] == self.labels) & (labels[:, None] >= 0)
         return (self.ids >= 0) & (ids[:, None] != self.ids) & ~same
+
+    def _check(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:
+        _check_tensors(z=z, ids=ids, labels=labels)
+        width, batch = self.features.shape[1], z.shape[:1]
+        if z.dim() != 2 or z.shape[1] != width or ids.shape != batch or labels.shape != batch:
+            shapes = f"{tuple(z.shape)}, {tuple(ids.shape)} and {tuple(labels.shape)}"
+            raise InputError(
+                f"A queue of width {width} takes z [batch, {width}], ids and labels [batch], not {shapes}."
+            )
+        if ids.is_floating_point() or labels.is_floating_point():
+            raise InputError(
+                f"ids and labels must be integers, but they are {ids.dtype} and {labels.dtype}; use .long()."
+            )

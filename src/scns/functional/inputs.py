@@ -3,14 +3,18 @@
 import math
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from scns.errors import InputError, unknown
 
 Arguments = ParamSpec("Arguments")
+
+_WHOLE = ("labels_i", "labels_j", "targets", "queue_mask", "index")  # parameters that take integers, or true and false
 
 
 def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Tensor]:
@@ -19,11 +23,15 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
     Half precision is for networks: a Gram matrix of fp16 features overflows, and 1e-12 is 0 in fp16.
     """
 
+    names = list(signature(loss).parameters)
+
     @wraps(loss)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if not tensors:
             raise InputError(f"{loss.__name__} works on torch tensors; convert its inputs with torch.as_tensor.")
+        if not torch.compiler.is_compiling():
+            _check_kinds(loss.__name__, dict(zip(names, args, strict=False)) | kwargs)
         dtype = torch.float64 if any(value.dtype == torch.float64 for value in tensors) else torch.float32
         with torch.autocast(tensors[0].device.type, enabled=False):
             wide_args: Any = [_widened(value, dtype) for value in args]
@@ -31,6 +39,17 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
             return loss(*wide_args, **wide_kwargs)
 
     return computed
+
+
+def _check_kinds(name: str, given: dict[str, Any]) -> None:
+    """Refuses arrays among tensors, and integers but where they are asked for."""
+    for parameter, value in given.items():
+        if isinstance(value, np.ndarray | list):
+            raise InputError(f"{name} works on torch tensors; convert {parameter} with torch.as_tensor.")
+        if isinstance(value, Tensor) and not value.is_floating_point() and parameter not in _WHOLE:
+            raise InputError(
+                f"{parameter} of {name} must be floating point, but it is {value.dtype}; convert it with .float()."
+            )
 
 
 def _widened(value: Any, dtype: torch.dtype) -> Any:
@@ -57,8 +76,14 @@ def check_matrices(first: Tensor, second: Tensor, names: str, *, rows: int = 1, 
         raise InputError(f"{names} need at least {rows} rows{why}; got {shapes(first, second)}.")
 
 
-def check_positive(name: str, value: float, *, zero: bool = False) -> None:
-    """Refuses a number that is not finite and above 0 (or 0, where that is allowed)."""
+def check_positive(name: str, value: float | Tensor, *, zero: bool = False) -> None:
+    """Refuses a number that is not finite and above 0 (or 0, where that is allowed); a tensor's as in `check_share`."""
+    if isinstance(value, Tensor):  # one that is learnt, say
+        if value.ndim:
+            raise InputError(f"{name} must be one number; got a tensor {list(value.shape)}.")
+        if not _readable(value):
+            return
+        value = value.detach().item()
     try:
         fits = math.isfinite(value) and (value > 0 or (zero and value == 0))
     except TypeError:  # a word, or nothing
