@@ -890,3 +890,9 @@ def test_arguments_of_kinds_that_cannot_be_told_are_left_to_the_method(monkeypat
     methods.check_arguments("mine", {"layers": [1, 2], "gain": "loud", "width": np.int64(3)})
     with pytest.raises(InputError, match=r"width of 'mine' must be a whole number or text, but it is 1\.5"):
         methods.check_arguments("mine", {"width": 1.5})
+
+
+def test_a_setting_of_arrays_is_told() -> None:
+    for wrong in (Setting(LABELS.numpy(), Shapes(5, 8)), Setting(LABELS, 8)):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="A Setting takes labels"):
+            methods.build("infonce", wrong)

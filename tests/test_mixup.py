@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -221,3 +222,19 @@ def test_captured_step_draws_the_same_coefficients() -> None:
         graph.replay()
         on_cpu = BetaQuantile(0.2)(draws.uniform(1, draws.MIXING, number, rows.cpu(), columns.cpu()))
         torch.testing.assert_close(captured.cpu(), on_cpu, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mix(torch.ones(6, 3, 4), torch.ones(5, 4), 0.5), r"this one is \(5, 4\)"),
+        (lambda: mix(torch.ones(6, 3, 4), torch.ones(6, 4), torch.ones(3, 6)), r"nu has shape \(3, 6\)"),
+        (lambda: mix(np.ones((6, 4)), np.ones((6, 4)), 0.5), "works on torch tensors"),  # type: ignore[arg-type]
+        (lambda: mixed_similarity(torch.ones(6, 3), torch.ones(3)), r"nu has shape \(3,\)"),
+        (lambda: mixed_similarity(np.ones((6, 3)), 0.5), "must be a tensor"),  # type: ignore[arg-type]
+        (lambda: mixing_coefficients(3, "a"), "beta is 'a'"),  # type: ignore[arg-type]
+    ],
+)
+def test_shapes_that_do_not_fit_are_told(call: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()  # type: ignore[operator]

@@ -454,3 +454,8 @@ def test_a_signal_that_comes_twice_is_one_wish_and_a_later_one_another(monkeypat
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert stopping() == signal.SIGTERM
+
+
+def test_the_name_of_a_recipe_is_told_how_to_become_one() -> None:
+    with pytest.raises(InputError, match=r"not 'mini-ce'; make it by scns.load_recipe"):
+        fit("mini-ce")  # type: ignore[arg-type]

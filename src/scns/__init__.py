@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from scns import datasets, functional, methods, models, theory
+    from scns import datasets, draws, functional, methods, models, theory
     from scns.batches import NeighborBatchSampler
     from scns.data import Images
     from scns.errors import InputError
@@ -55,7 +55,7 @@ _HOME = {
     "train": ["fit", "fit_packed"],
     "words": ["class_embeddings", "label_vectors", "missing_words"],
 }
-_MODULES = ["datasets", "functional", "methods", "models", "theory"]
+_MODULES = ["datasets", "draws", "functional", "methods", "models", "theory"]
 
 __all__ = [
     "__version__",

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scns import checks
 from scns.errors import InputError
 
 _NODES = 4096  # table entries: linear interpolation between them is off by 1e-6 in probability at most
@@ -29,9 +30,7 @@ class BetaQuantile(nn.Module):
 
     def __init__(self, beta: float, *, fold: bool = True) -> None:
         super().__init__()
-        if not beta >= 0:
-            raise InputError(f"beta is {beta}, but it must lie between 0 (a fair coin) and infinity (always 1/2).")
-        self.beta, self.fold = float(beta), fold
+        self.beta, self.fold = _checked(beta), fold
         surprise, logit, slope = _table(self.beta) if 0 < self.beta < math.inf else (np.zeros(1),) * 3
         self.surprise: Tensor  # -log P(logit further out than this node | its side), ascending
         self.logit: Tensor
@@ -69,7 +68,7 @@ def mixing_coefficients(
     uniform numbers behind nu come from `generator` or are given as `uniform`, for instance by
     `scns.draws.uniform(seed, ...)`. Inside a captured step keep a `BetaQuantile` and call it.
     """
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
     if uniform is None:
         place = device if device is not None or generator is None else generator.device
         uniform = torch.rand(shape, generator=generator, device=place)
@@ -79,7 +78,7 @@ def mixing_coefficients(
         raise InputError(
             f"The uniform numbers have shape {tuple(uniform.shape)}, but coefficients of {shape} are wanted."
         )
-    return _quantile(float(beta), fold, str(uniform.device))(uniform)
+    return _quantile(_checked(beta), fold, str(uniform.device))(uniform)
 
 
 def mix(negative: Tensor, anchor: Tensor, nu: Tensor | float) -> Tensor:
@@ -89,14 +88,26 @@ def mix(negative: Tensor, anchor: Tensor, nu: Tensor | float) -> Tensor:
     tensor of the shape of `negative` without its last axis. Use the same nu for the student's and the
     teacher's mixture of a pair.
     """
+    if not isinstance(negative, Tensor) or not isinstance(anchor, Tensor):
+        raise InputError("mix works on torch tensors; convert its inputs with torch.as_tensor.")
+    every, wanted = tuple(negative.shape), tuple(negative.shape[:-1])
+    if not _spread(anchor, every) and not _spread(anchor, every[:-2] + every[-1:]):
+        raise InputError(
+            f"negative {every} needs an anchor of that shape, or [batch, dim] for [batch, m, dim]; this one is "
+            f"{tuple(anchor.shape)}."
+        )
     weight = torch.as_tensor(nu, dtype=negative.dtype, device=negative.device)
-    if weight.dim() not in (0, negative.dim() - 1):
-        wanted = tuple(negative.shape[:-1])
+    if weight.dim() and not _spread(weight, wanted):
         raise InputError(f"nu has shape {tuple(weight.shape)}, but it must be one number or have shape {wanted}.")
     if anchor.dim() == negative.dim() - 1:
         anchor = anchor.unsqueeze(-2)
     weight = weight.unsqueeze(-1)
     return weight * negative + (1 - weight) * anchor
+
+
+def _spread(given: Tensor, wanted: tuple[int, ...]) -> bool:
+    """Whether it has as many axes as wanted, each of that size or 1, one for all."""
+    return given.dim() == len(wanted) and all(a in (1, b) for a, b in zip(given.shape, wanted, strict=True))
 
 
 def mixed_similarity(similarity: Tensor, nu: Tensor | float, normalize: bool = True) -> Tensor:
@@ -105,15 +116,26 @@ def mixed_similarity(similarity: Tensor, nu: Tensor | float, normalize: bool = T
     nu s + 1 - nu, divided by |kappa| = sqrt((1 - 2 nu)^2 + 2 nu (1 - nu) (1 + s)) where `normalize` puts the
     mixtures back on the sphere. Equals `anchor @ mix(...)` without ever holding [batch, m, dim].
     """
+    if not isinstance(similarity, Tensor) or not similarity.is_floating_point():
+        raise InputError("Similarities must be a tensor of floating point; convert them with torch.as_tensor.")
     if similarity.dtype in (torch.float16, torch.bfloat16):
         similarity = similarity.float()
     weight = torch.as_tensor(nu, dtype=similarity.dtype, device=similarity.device)
+    if weight.dim() and not _spread(weight, tuple(similarity.shape)):
+        wanted = tuple(similarity.shape)
+        raise InputError(f"nu has shape {tuple(weight.shape)}, but it must be one number or have shape {wanted}.")
     mixed = weight * similarity + (1 - weight)
     if not normalize:
         return mixed
     squared = (1 - 2 * weight).square() + 2 * weight * (1 - weight) * (1 + similarity)
     # A mixture shorter than 1e-3 (nu = 1/2 of opposite vectors) has no direction: its slope is cut at 500.
     return mixed * squared.clamp_min(1e-6).rsqrt()
+
+
+def _checked(beta: float) -> float:
+    if not checks.is_number(beta) or not beta >= 0:
+        raise InputError(f"beta is {beta!r}, but it must lie between 0 (a fair coin) and infinity (always 1/2).")
+    return float(beta)
 
 
 @lru_cache(maxsize=32)

@@ -172,6 +172,8 @@ def fit(
     method, student, data and seed. Under torchrun every process calls it, and they train together: `recipe.batch` is
     the batch of all of them.
     """
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"fit takes a recipe, not {recipe!r}; make it by scns.load_recipe(name).")
     if out is None:
         out = Path("runs") / f"{recipe.method}-{recipe.student}-{recipe.data}-{recipe.seed}"
     return fit_packed([(recipe, out)], watch=watch, shelf=shelf)[0]

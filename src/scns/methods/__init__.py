@@ -186,6 +186,11 @@ def module(name: str) -> ModuleType:
 def build(name: str, setting: Setting, *, preset: str | None = None, **arguments: object) -> Method:
     """The method `name` for a setting, with the values of a preset and then of `arguments` over its defaults."""
     check_arguments(name, arguments)
+    if not isinstance(setting.labels, Tensor) or not isinstance(setting.student, Shapes):
+        given = f"{type(setting.labels).__name__} and {type(setting.student).__name__}"
+        raise InputError(
+            f"A Setting takes labels, an int64 tensor [n], and scns.features.Shapes(classes, width), not {given}."
+        )
     around = {"teacher": setting.teacher is not None, "divided": setting.divided}
     return module(name).Objective(setting, **resolved(name, preset or "", arguments, **around))
 
