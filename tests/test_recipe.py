@@ -120,6 +120,14 @@ def test_a_setting_that_cannot_be_is_told_with_what_was_expected(word: str, sent
         Recipe().with_settings([word])
 
 
+def test_a_recipe_is_a_name_or_a_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("epochs = 7")
+    for given in (tmp_path / "mine.toml", str(tmp_path / "mine.toml")):
+        assert recipes.load_recipe(given).epochs == 7
+    with pytest.raises(InputError, match="A recipe is a name or the path of a file, not NoneType: scns recipes"):
+        recipes.load_recipe(None)  # type: ignore[arg-type]
+
+
 def test_nesterov_needs_momentum() -> None:
     with pytest.raises(InputError, match="nesterov=true needs a momentum above 0"):
         Recipe(nesterov=True, momentum=0.0)

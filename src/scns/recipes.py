@@ -271,15 +271,18 @@ def named(name: str) -> Recipe:
     return _function(name)()
 
 
-def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str | Path, settings: Sequence[str] = ()) -> Recipe:
     """A recipe by name, or from a .toml or .json file, with `key=value` settings as of `scns train --set`.
 
     recipe = scns.load_recipe("mini-class", ["epochs=2", "method.k=3"])
     run = scns.fit(recipe, "runs/first")   # run.student is the network, run.result what `scns train` prints
     """
-    if not name_or_path.endswith((".toml", ".json")) and "/" not in name_or_path:
-        return named(name_or_path).with_settings(settings)
-    recipe, noted = _read(Path(name_or_path))
+    if not isinstance(name_or_path, str | Path):
+        raise InputError(f"A recipe is a name or the path of a file, not {type(name_or_path).__name__}: scns recipes.")
+    given = str(name_or_path)
+    if not given.endswith((".toml", ".json")) and "/" not in given:
+        return named(given).with_settings(settings)
+    recipe, noted = _read(Path(given))
     changed = recipe.with_settings(settings)
     if not noted or (changed.method, changed.preset) != (recipe.method, recipe.preset):
         return changed  # what the run left to the defaults of another method or preset says nothing of this one
