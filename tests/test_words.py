@@ -255,7 +255,7 @@ def test_class_embeddings_name_what_is_wrong() -> None:
         words.class_embeddings(embeddings, labels)
     with pytest.raises(InputError, match="Label 2 does not fit 2 classes"):
         words.class_embeddings(embeddings, labels, classes=2)
-    with pytest.raises(InputError, match="shapes are"):
+    with pytest.raises(InputError, match="4 embeddings need 4 labels"):
         words.class_embeddings(embeddings, labels[:3])
     with pytest.raises(InputError, match="no samples"):
         words.class_embeddings(embeddings, torch.full((4,), -1))

@@ -104,8 +104,5 @@ def check_anchors(anchors: Tensor, samples: int | None = None) -> None:
     if not isinstance(anchors, Tensor) or anchors.dim() != 1 or anchors.dtype not in (torch.int64, torch.int32):
         given = f"{anchors.dtype} {tuple(anchors.shape)}" if isinstance(anchors, Tensor) else type(anchors).__name__
         raise InputError(f"Anchors are sample numbers, an int64 tensor [batch], but these are {given}.")
-    if samples is not None and len(anchors) and anchors.device.type == "cpu" and not torch.compiler.is_compiling():
-        lowest, highest = (int(end) for end in anchors.aminmax())
-        if lowest < 0 or highest >= samples:
-            wrong = lowest if lowest < 0 else highest
-            raise InputError(f"Anchors are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")
+    if samples is not None and (wrong := checks.outside(anchors, samples)) is not None:
+        raise InputError(f"Anchors are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")

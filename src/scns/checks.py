@@ -59,6 +59,19 @@ def is_whole(value: object) -> bool:
     return is_number(value) and bool(value % 1 == 0)  # type: ignore[operator]
 
 
+def readable(values: Tensor) -> bool:
+    """Whether values can be read without waiting for a device or breaking a compiled graph."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def outside(numbers: Tensor, count: int) -> int | None:
+    """One of the numbers that is not from 0 to count - 1; None if there is none, or if that cannot be read."""
+    if not numbers.numel() or not readable(numbers):
+        return None
+    lowest, highest = (int(end) for end in numbers.aminmax())
+    return lowest if lowest < 0 else highest if highest >= count else None
+
+
 def place(device: torch.device | str | None) -> torch.device | None:
     """The device of that name, which torch must have; None for None."""
     if device is None:

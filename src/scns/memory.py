@@ -248,11 +248,8 @@ def _check_rows(name: str, rows: Tensor, count: int) -> None:
     """Raise for what are no rows of a table of `count`; on a GPU, values are not waited for."""
     if rows.dtype not in (torch.int64, torch.int32):
         raise InputError(f"{name} must be int64 row numbers, but they are {rows.dtype}; convert them with .long().")
-    if rows.numel() and rows.device.type == "cpu" and not torch.compiler.is_compiling():
-        lowest, highest = (int(end) for end in rows.aminmax())
-        if lowest < 0 or highest >= count:
-            wrong = lowest if lowest < 0 else highest
-            raise InputError(f"{name} are rows 0 to {count - 1} of this table, but one is {wrong}.")
+    if (wrong := checks.outside(rows, count)) is not None:
+        raise InputError(f"{name} are rows 0 to {count - 1} of this table, but one is {wrong}.")
 
 
 def _look_again(table: FeatureTable, _: object) -> None:

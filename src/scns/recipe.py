@@ -268,6 +268,13 @@ def _guess(text: str) -> Any:
     return text
 
 
+def as_text(value: Any) -> str:
+    """A value as `--set key=` takes it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _toml(value: Any) -> str:
     if value is None:
         return '"none"'

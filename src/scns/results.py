@@ -19,7 +19,7 @@ from scns import paper, recognise, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.files import atomic
-from scns.recipe import CHANCE, Recipe
+from scns.recipe import CHANCE, Recipe, as_text
 from scns.tables import Cell
 
 _NAMED = 3  # settings in which lines of one name differ, in words; the files have them all
@@ -216,12 +216,13 @@ def _settings(entry: Entry) -> dict[str, Any]:
 
 def _told_apart(groups: list[tuple[Line, list[Entry]]]) -> list[tuple[Line, list[Entry]]]:
     """The same; lines that share their name with others say in which settings they differ."""
+    told = [_words(entries[0]) for _, entries in groups]
     namesakes: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for line, entries in groups:
-        namesakes.setdefault((line.name, line.data, line.student), []).append(_words(entries[0]))
+    for (line, _), own in zip(groups, told, strict=True):
+        namesakes.setdefault((line.name, line.data, line.student), []).append(own)
     made = []
-    for line, entries in groups:
-        own, every = _words(entries[0]), namesakes[line.name, line.data, line.student]
+    for (line, entries), own in zip(groups, told, strict=True):
+        every = namesakes[line.name, line.data, line.student]
         apart = [f"{key}={value}" for key, value in own.items() if any(each.get(key) != value for each in every)]
         made.append((replace(line, apart=tuple(apart)), entries))
     return made
@@ -231,8 +232,7 @@ def _words(entry: Entry) -> dict[str, str]:
     """The settings of a run as `scns train --set` takes them."""
     settings = _settings(entry)
     arguments = {f"method.{key}": value for key, value in settings.pop("arguments").items()}
-    return {key: " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            for key, value in (settings | arguments).items()}  # fmt: skip
+    return {key: as_text(value) for key, value in (settings | arguments).items()}
 
 
 def _order(entry: Entry) -> tuple[int, int, list[tuple[int, str]]]:

@@ -88,15 +88,13 @@ def class_embeddings(
     For class tables where no words exist. Rows labelled -1 are left out; `classes` defaults to the largest
     label + 1.
     """
-    embeddings, labels = checks.tensor(embeddings, "Embeddings"), checks.tensor(labels, "Labels")
-    if embeddings.dim() != 2 or labels.shape != embeddings.shape[:1]:
-        shapes = f"{tuple(embeddings.shape)} and {tuple(labels.shape)}"
-        raise InputError(f"Embeddings [n, dim] and labels [n] are needed, but their shapes are {shapes}.")
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them with .long().")
-    labels = labels.to(embeddings.device).long()
-    kept = labels >= 0
-    rows, owner = embeddings[kept].float(), labels[kept]
+    given = checks.tensor(embeddings, "Embeddings")
+    if given.dim() != 2:
+        raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(given.shape)}.")
+    owner = checks.marks(checks.tensor(labels, "Labels"), len(given), "labels", given.device)
+    assert owner is not None
+    kept = owner >= 0
+    rows, owner = given[kept].float(), owner[kept]
     lengths = rows.norm(dim=1)
     bad = (~torch.isfinite(lengths) | (lengths == 0)).nonzero().flatten()
     if len(bad):

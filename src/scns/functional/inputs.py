@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scns.checks import readable
 from scns.errors import InputError, unknown
 
 Arguments = ParamSpec("Arguments")
@@ -81,7 +82,7 @@ def check_positive(name: str, value: float | Tensor, *, zero: bool = False) -> N
     if isinstance(value, Tensor):  # one that is learnt, say
         if value.ndim:
             raise InputError(f"{name} must be one number; got a tensor {list(value.shape)}.")
-        if not _readable(value):
+        if not readable(value):
             return
         value = value.detach().item()
     try:
@@ -97,7 +98,7 @@ def check_share(name: str, value: float | Tensor) -> None:
     if not isinstance(value, Tensor):
         if not 0 <= value <= 1:
             raise InputError(f"{name} must lie in [0, 1]; got {value}.")
-    elif _readable(value) and not bool(((value >= 0) & (value <= 1)).all()):
+    elif readable(value) and not bool(((value >= 0) & (value <= 1)).all()):
         raise InputError(f"{name} must lie in [0, 1]; got values from {value.min():g} to {value.max():g}.")
 
 
@@ -105,7 +106,7 @@ def check_labels(labels: Tensor, classes: int, names: str) -> None:
     """Refuses labels that are not integers in [0, classes); values as in `check_share`."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise InputError(f"{names} must be integers; got {labels.dtype}.")
-    if _readable(labels) and not bool(((labels >= 0) & (labels < classes)).all()):
+    if readable(labels) and not bool(((labels >= 0) & (labels < classes)).all()):
         raise InputError(
             f"{names} must lie in [0, {classes}); got values from {int(labels.min())} to {int(labels.max())}."
         )
@@ -115,11 +116,6 @@ def check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
     """Refuses a name that is not one of the known ones."""
     if value not in known:
         raise unknown(kind, value, known)
-
-
-def _readable(values: Tensor) -> bool:
-    """Whether values can be read without waiting for a device or breaking a compiled graph."""
-    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def shapes(*tensors: Tensor) -> str:

@@ -1,14 +1,12 @@
 """The line that repeats a run."""
 
-import json
 import shlex
 from dataclasses import replace
-from typing import Any
 
 from scns import recipes
 from scns.checkpoint import as_it_was, resolved
 from scns.errors import InputError
-from scns.recipe import Recipe, differences
+from scns.recipe import Recipe, as_text, differences
 
 
 def command(recipe: Recipe, path: str) -> str:
@@ -30,20 +28,14 @@ def _from(name: str, recipe: Recipe) -> list[str] | None:
     changed = {key: new for key, (_, new) in differences(base, recipe).items() if key != "arguments"}
     if meant:  # a preset is what it means
         changed.pop("preset", None)
-    settings = [f"{key}={_text(value)}" for key, value in changed.items()]
+    settings = [f"{key}={as_text(value)}" for key, value in changed.items()]
     try:
         given, before = (meant, resolved(base.with_settings(settings))) if meant else (recipe.arguments, base.arguments)
         new = {key: value for key, value in given.items() if key not in before or before[key] != value}
-        settings += [f"method.{key}={_text(value)}" for key, value in new.items()]
+        settings += [f"method.{key}={as_text(value)}" for key, value in new.items()]
         made = base.with_settings(settings)
     except InputError:
         return None
     words = [word for setting in settings for word in ("--set", setting)]
     left = {*differences(made, recipe)} - ({"preset", "arguments"} if meant and resolved(made) == meant else set())
     return None if left else ["scns", "train", name, *words]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value)
