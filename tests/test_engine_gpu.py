@@ -1,6 +1,7 @@
 """The engine on CUDA: captured equals eager, nothing waits for the device, packed equals alone, resumed as whole."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import scns
 from scns.recipe import Recipe
 from scns.run import Run
 from scns.train import Pack, Stopped, Watch, fit, fit_packed, prepare
@@ -106,12 +108,13 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
 def test_a_process_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, command: list[str]) -> None:
     """The command line of a person, who gives the same line again; negatives drawn by the run's own table."""
     recipe = replace(BASE, method="infonce", subset=0, epochs=60, evaluate_every=10, checkpoint_every=1)
+    environment = {**os.environ, "PYTHONPATH": str(Path(scns.__file__).parents[1])}  # found from any folder
 
     def start(folder: Path) -> "subprocess.Popen[bytes]":
         folder.mkdir(exist_ok=True)
         (folder / "mine.json").write_text(json.dumps(recipe.as_dict()))
         words = [sys.executable, "-m", "scns", command[0], "mine.json", *command[1:]]
-        return subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
 
     whole, cut, killed = tmp_path / "whole", tmp_path / "cut", 0
     assert start(whole).wait() == 0
