@@ -47,6 +47,13 @@ def test_data_sets_and_recipes_are_lines_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_lines_stand_by_kind_then_by_number(tmp_path: Path) -> None:
+    for place, name in enumerate(("own-256", "own-200-4", "own-16", "own-200-16", "own", "all", "own-4")):
+        put(tmp_path / f"{name}-3", replace(TINY, lr=0.1 + place, seed=3), 50)
+    found = [line.name for line in results.read(tmp_path).lines]
+    assert found == ["all", "own", "own-4", "own-16", "own-256", "own-200-4", "own-200-16"]
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     put(tmp_path / "good-0", TINY, 50)
     for name, text in (

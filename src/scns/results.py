@@ -235,14 +235,20 @@ def _words(entry: Entry) -> dict[str, str]:
     return {key: as_text(value) for key, value in (settings | arguments).items()}
 
 
-def _order(entry: Entry) -> tuple[int, int, list[tuple[int, str]]]:
-    """By cell, then by folder, in which own-4 comes before own-16."""
-    parts = re.findall(r"\d+|\D+", str(entry.path))
-    place = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+def _order(entry: Entry) -> tuple[int, int, list[list[tuple[int, str]]]]:
+    """By cell, then by folder, in which own-4 comes before own-16, and both before own-200-4, another kind of own."""
+    name = entry.path.name.removesuffix(f"-{entry.recipe.seed}")
+    kind = name.rstrip("0123456789")
+    place = [_natural(str(entry.path.parent / kind)), _natural(name), _natural(entry.path.name)]
     if entry.cell is None:
         return len(tables.TABLES), 0, place
     every = tables.names(entry.cell.table, everything=True)
     return list(tables.TABLES).index(entry.cell.table), every.index(entry.cell.name), place
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """A key by which numbers in a text are in order of their value."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"\d+|\D+", text)]
 
 
 def _line(group: list[Entry]) -> Line:
