@@ -100,6 +100,23 @@ def test_ours_beside_the_paper_and_the_uniform_baseline(cells: Path) -> None:
     assert "1 above, 1 below, 0 undecided" in text and "The paper's claims" in text
 
 
+def test_a_single_pair_is_not_the_largest_difference(tmp_path: Path) -> None:
+    put_cell(tmp_path, "t3/infonce/resnet110-resnet20", [69.0, 69.2, 69.1])
+    put_cell(tmp_path, "t3/crd/resnet110-resnet20", [79.0])
+    told = "The largest mean difference has t3/crd/resnet110-resnet20 (resnet20): +10.00 (one pair, no interval)."
+    assert told in render(tmp_path)  # as long as there is nothing better
+    put_cell(tmp_path, "t3/own/resnet110-resnet20", [70.0, 70.2, 70.2])
+    assert "The largest mean difference of those with 3 pairs and more has t3/own/resnet110" in render(tmp_path)
+
+
+def test_runs_of_other_lengths_have_charts_of_their_own(tmp_path: Path) -> None:
+    put(tmp_path / "short-0", TINY, 50)
+    for place in range(25):  # one more than colours and dashes tell apart
+        put(tmp_path / f"long-{place}-0", replace(TINY, epochs=9, lr=0.1 + place), 60)
+    titles = re.findall("<figcaption>(resnet8[^<]*)", render(tmp_path))
+    assert titles == ["resnet8, 9 epochs (1 of 2)", "resnet8, 9 epochs (2 of 2)", "resnet8, 3 epochs"]
+
+
 def test_one_run_in_two_columns_is_one_comparison(tmp_path: Path) -> None:
     put_cell(tmp_path, "t3/ce/wrn-40-1-resnet20", [69.0])  # also resnet110-resnet20 and wrn-40-2-resnet20
     text = render(tmp_path)
@@ -264,7 +281,9 @@ def test_a_story_opens_the_page(tmp_path: Path) -> None:
         r'mark down unsure">.*?-0\.5 ± 1\.0', text
     )
     assert "comparable with the paper" not in text and 'id="next"' in text and 'href="#next"' in text
-    assert [each for each in re.findall("<figcaption>(resnet8[^<]*)", text)] == ["resnet8, 250 images", "resnet8"]
+    assert [each for each in re.findall("<figcaption>(resnet8[^<]*)", text)] == [
+        "resnet8, 3 epochs, 250 images", "resnet8, 3 epochs",
+    ]  # fmt: skip
 
 
 def test_pictures_are_by_the_given_embedding(tmp_path: Path) -> None:

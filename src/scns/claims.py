@@ -25,6 +25,7 @@ _T = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _NORMAL = 1.959964  # the same for infinitely many
+LEAST = 3  # pairs that decide: two equal differences look certain and are not
 _BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
 OF_THE_METHOD = (
@@ -47,7 +48,7 @@ class Difference:
     @property
     def sign(self) -> int:
         """1 or -1 where the interval of three pairs or more is on one side of zero, else 0."""
-        return ((self.low > 0) - (self.high < 0)) * (self.n >= 3)  # two equal differences look certain and are not
+        return ((self.low > 0) - (self.high < 0)) * (self.n >= LEAST)
 
     def __str__(self) -> str:
         if self.n < 2:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from scns.claims import LEAST
 from scns.report.groups import Group, by_data, paths
 from scns.report.markup import count, text
 from scns.results import Entry
@@ -55,14 +56,19 @@ def _against_paper(found: Sequence[Group]) -> str:
 
 
 def _against_uniform(data: str, own: Sequence[Group]) -> str:
-    """How many settings are above and below uniform negatives beyond chance, and the one furthest above."""
+    """How many settings are above and below uniform negatives beyond chance, and the one furthest above.
+
+    That is one of those with enough pairs, where there are such: among single pairs, the largest is mostly luck.
+    """
     gains = [(group, group.gain) for group in own if group.gain is not None]
     above, below = (sum(gain.sign == sign for _, gain in gains) for sign in (1, -1))
-    best, gain = max(gains, key=lambda pair: pair[1].mean)
-    chosen = f", the largest of {len(gains)} and so a flattered one" if len(gains) > 1 else ""
+    several = [(group, gain) for group, gain in gains if gain.n >= LEAST] or gains
+    best, gain = max(several, key=lambda pair: pair[1].mean)
+    chosen = f", the largest of {len(several)} and so a flattered one" if len(several) > 1 else ""
+    among = f" of those with {LEAST} pairs and more" if len(several) < len(gains) else ""
     return (
         f"<b>{count(len(gains), 'setting')} on {text(data)} compared with uniform negatives</b>: {above} above, "
-        f"{below} below, {len(gains) - above - below} undecided. The largest mean difference has "
+        f"{below} below, {len(gains) - above - below} undecided. The largest mean difference{among} has "
         f"{text(best.line.name)} ({text(best.line.student)}): {text(str(gain))}{chosen}."
     )
 

@@ -190,12 +190,16 @@ def _numbers(own: Sequence[Group]) -> str:
 
 
 def _charts(own: Sequence[Group]) -> str:
-    """Curves, those of one network or pair on as many images in one chart, as many as colours and dashes tell apart."""
+    """Curves, those of one pair, or of one network over as many epochs, and as many images in one chart.
+
+    More than colours and dashes tell apart are several charts.
+    """
     sorted_out: dict[str, dict[tuple[Path, ...], Curve]] = {}
     for group in own:
         line, drawn = group.line, curve(group)
         if drawn is not None:
-            where = f"{tables.TABLES[line.table]}: {line.column}" if line.table else line.student
+            alone = f"{line.student}, {count(line.epochs, 'epoch')}"
+            where = f"{tables.TABLES[line.table]}: {line.column}" if line.table else alone
             where += f", {line.subset:,} images" if line.subset else ""  # its epochs are shorter than others'
             sorted_out.setdefault(where, {})[tuple(entry.path for entry in group.entries)] = drawn
     titles: dict[tuple[tuple[Path, ...], ...], list[str]] = {}  # a run may stand in several columns: drawn once
@@ -206,7 +210,8 @@ def _charts(own: Sequence[Group]) -> str:
     for first, *others in titles.values():
         title = ", ".join([first, *(other.rpartition(": ")[2] for other in others)])
         all_ = list(sorted_out[first].values())
-        parts += [(title, all_[i : i + most]) for i in range(0, len(all_), most)]
+        cut = [all_[i : i + most] for i in range(0, len(all_), most)]
+        parts += [(f"{title} ({i} of {len(cut)})" if len(cut) > 1 else title, some) for i, some in enumerate(cut, 1)]
     return "<h3>Convergence</h3>" + "".join(chart(some, title) for title, some in parts) if parts else ""
 
 
