@@ -59,6 +59,14 @@ def test_linked_files_exist(page: str) -> None:
         assert (path.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_linked_sections_exist(page: str) -> None:
+    for name, section in re.findall(r"\]\(([a-z-]*\.md)?#([^)]+)\)", (ROOT / "docs" / page).read_text()):
+        heads = re.findall(r"^#+ (.+)$", (ROOT / "docs" / (name or page)).read_text(), flags=re.MULTILINE)
+        # As GitHub names them: lower case, no punctuation, hyphens for spaces.
+        assert section in [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads], section
+
+
 def test_means_and_intervals_are_those_of_the_runs_that_are_kept() -> None:
     from scns import claims, results
 
@@ -82,7 +90,7 @@ def test_the_tables_of_few_negatives_are_those_of_their_runs() -> None:
     assert len(grid) > 10 and not [line for line in grid if line not in rows]
     for line in figure["table"]({point: each for point, each in runs.items() if point.number in (0, 16)})[2:]:
         cells = [cell.strip().removesuffix("-") for cell in line.split("|")[1:-1]]
-        del cells[9], cells[-1]  # epochs to 68 %, which none reached, and the worth of one number among one
+        del cells[9], cells[-1]  # epochs to 68 %, in no row of all runs, and the worth of one number among one
         assert "| " + " | ".join(cells) + " |" in rows
 
 

@@ -7,10 +7,11 @@ embeddings and the sample numbers. Without a teacher: one network, its head and 
 anchors against the teacher's table and, `symmetric`, teacher anchors against the student's, which is what trains the
 teacher's head (rows of a table are constants). Heads and tables are dropped after training.
 
-The defaults are what was measured best (docs/results.md): a few corrected negatives, drawn by the features of the table
-itself. The paper's settings are presets: every "InfoNCE", "InfoNCE-LM" and "InfoNCE + LM" row, with and without Class-
-or Instance-SCNS. The hyphen in "InfoNCE-LM" is a hyphen: with supervision it means mixtures alone, in the distillation
-appendix "InfoNCE-LM + ..." has the original negatives too; hence two weights.
+The defaults are what was measured best of nine kinds of negatives with a teacher (docs/results.md): 256 corrected ones,
+drawn by the features of the table itself; tau, weight and positive were not varied there. The paper's settings are
+presets: every "InfoNCE", "InfoNCE-LM" and "InfoNCE + LM" row, with and without Class- or Instance-SCNS. The hyphen in
+"InfoNCE-LM" is a hyphen: with supervision it means mixtures alone, in the distillation appendix "InfoNCE-LM + ..." has
+the original negatives too; hence two weights.
 """
 
 from dataclasses import replace
@@ -41,7 +42,8 @@ _MIXTURES = ("negatives", "matching", "cross")
 _MOST = 2**20  # draws of an anchor: a batch of them would fill the memory, for a sum that is exact by then
 
 # Of all presets: "tau = 5" of the sampling distribution, negatives counted as they are drawn, by embeddings that stay,
-# and another sample of the class as positive are the paper's; it states no number of negatives and no tau, here CRD's.
+# are the paper's; it states no number of negatives and no tau, here CRD's, and leaves the positive open, here another
+# sample of the class.
 _PAPER = {"negatives": 1024, "scale": 5.0, "refresh": 0, "correct": False, "tau": 0.07, "positive": "class"}
 # t1: CIFAR-10 without a teacher, l = CE + InfoNCE, LM 0.1 of a grid {0.01, 0.05, 0.1, 0.2}, beta 0.5.
 # kd: with a teacher; alpha 0.65 (Class-SCNS) and 0.9 (Instance-SCNS) from the appendix. The weight of plain InfoNCE and
@@ -87,16 +89,16 @@ class Objective(Method):
         setting: Setting,
         *,
         sampler: str = "soft",  # measured: docs/results.md; or uniform (the row "InfoNCE"), class, instance, mixed, all
-        negatives: int = 256,  # measured: 1,024 and 4,096 gain nothing
+        negatives: int = 256,  # measured: 64 reach the whole sum's accuracy, 1,024 and 4,096 gain nothing
         k: float | None = None,  # nearest classes or samples: how many or, below 1, which share; None: the paper's best
         scale: float | None = None,  # P = softmax(scale * cosine); None: 1 / tau for "soft", else the paper's 5
         clusters: int | None = None,  # of sampler "soft": O(clusters) an anchor instead of O(samples)
         refresh: int | None = None,  # epochs until "soft", "instance" see the table anew; 0: never; None: 1 for "soft"
         correct: bool | None = None,  # True: weights for an unbiased estimate of the whole sum; None: soft, mixed
-        tau: float = 0.1,  # of InfoNCE (`temperature` is that of the distilled logits); what was measured
+        tau: float = 0.1,  # of InfoNCE (`temperature` is that of the distilled logits); of the runs measured
         dim: int = 128,  # unstated, CRD's
         momentum: float = 0.5,  # of the tables; unstated, CRD's and OIM's
-        weight: float = 0.8,  # what was measured; presets have the paper's
+        weight: float = 0.8,  # of the runs measured; presets have the paper's
         lm_weight: float = 0.0,  # of InfoNCE on mixtures; 0.1 beside the original, see presets
         beta: float = 0.5,  # nu ~ Beta(beta, beta); the best of {0.01, 0.05, 0.1, 0.2, 0.5}
         fold: bool = True,  # max(nu, 1 - nu) in mixtures that count as negatives; False: as printed
