@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 from conftest import ALONE, disk_of
@@ -204,6 +205,19 @@ def test_eval_says_what_the_result_says(scns: Callable) -> None:
     ran = scns("eval", teacher(), "--device", "cpu")
     test = json.loads((teacher() / "result.json").read_text())["test"]
     assert ran.code == 0 and ran.out == f"{test:.2f} % of 60 test images of folder\n"
+
+
+def test_eval_of_other_images_sees_them_as_the_student_was_trained(scns: Callable, tmp_path: Path) -> None:
+    """A folder's own mean is that of its training images; an exported student knows no other than the run's."""
+    other = tmp_path / "other"
+    shutil.copytree(root(), other)
+    for path in (other / "train").rglob("*.png"):
+        Image.open(path).point(lambda value: value // 8).save(path)
+    assert scns("eval", teacher(), "--root", other).out == scns("eval", teacher()).out
+    for split in ("train", "test"):
+        (other / split / "truck").rename(other / split / "lorry")
+    ran = scns("eval", teacher(), "--root", other)
+    assert ran.code == 2 and "Class 8 is 'ship' to the student, but 'lorry' to the images" in ran.err
 
 
 def test_eval_of_what_is_no_finished_run(scns: Callable, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,12 @@ def load_images(recipe: Recipe, data: str | None, root: str | None, split: str) 
 def evaluate(
     student: Student, images: Images, *, bf16: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> float:
-    """The share of correct answers, in percent. Student and images are on one device."""
-    if images.classes != len(student.classes):
-        raise InputError(f"The student knows {len(student.classes)} classes, but the images have {images.classes}.")
+    """The share of correct answers, in percent. Student and images are on one device.
+
+    Images are normalised as those that the student was trained on, whatever their own mean is.
+    """
+    _check_classes(student, images)
+    images = replace(images, mean=student.mean, std=student.std)
     evaluation = Evaluation(student.network, images, chunk=chunk_of(student.network, images), bf16=bf16)
     done = 0
     evaluation.begin()
@@ -121,6 +124,18 @@ def evaluate(
         if progress is not None:
             progress(done, len(images))
     return 100 * float(evaluation.right) / len(images)
+
+
+def _check_classes(student: Student, images: Images) -> None:
+    """Raise where the images have other classes, by their number or by a name: every answer would be about others."""
+    if images.classes != len(student.classes):
+        raise InputError(f"The student knows {len(student.classes)} classes, but the images have {images.classes}.")
+    for label, (known, other) in enumerate(zip(student.classes, images.names, strict=True)):
+        if known != other:
+            raise InputError(
+                f"Class {label} is '{known}' to the student, but '{other}' to the images; give images of the classes "
+                "that it was trained on, in their order."
+            )
 
 
 @torch.no_grad()
