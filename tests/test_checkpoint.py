@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 
 from conftest import disk_of
 from engine_runs import SIZE, recipe, root, single, small_words, teacher, weights
@@ -27,7 +28,7 @@ from scns.lock import held, release
 from scns.recipe import Recipe
 from scns.recipes import load_recipe
 from scns.run import Run
-from scns.runs import load_student
+from scns.runs import load_student, summary
 from scns.train import Watch, fit_packed, prepare
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="asks for what this machine lacks")
@@ -43,10 +44,11 @@ def test_a_checkpoint_comes_back_whole(tmp_path: Path) -> None:
     made = folder(tmp_path)
     assert made.load() is None
     tensors = {"a": torch.randn(3, 4).t(), "b": torch.tensor([True, False]), "c": torch.tensor(7)}
-    made.save(tensors, {"epoch": 3, "history": [{"ce": 0.1}]})
+    told = {"stage": 0, "epoch": 3, "place": 0, "seconds": 1.5, "names": ["ce"], "history": [{"ce": 0.1}]}
+    made.save(tensors, told)
     found, progress = made.load()  # type: ignore[misc]
     assert all(torch.equal(found[name], value) for name, value in tensors.items()) and found.keys() == tensors.keys()
-    assert progress == {"epoch": 3, "history": [{"ce": 0.1}]} == json.loads((made.path / "state.json").read_text())
+    assert progress == told == json.loads((made.path / "state.json").read_text())
 
 
 def test_a_line_that_the_disk_has_no_room_for_is_told(tmp_path: Path) -> None:
@@ -92,6 +94,17 @@ def test_a_checkpoint_cut_short_is_told(size: int, tmp_path: Path) -> None:
     (cut / "model.safetensors").write_bytes((teacher() / "model.safetensors").read_bytes()[:size])
     with pytest.raises(InputError, match=r"model.safetensors' is cut short or of another kind"):
         load_student(cut)
+
+
+@pytest.mark.parametrize("progress", ['{"epoch": 3}', "[]", "3"])
+def test_a_checkpoint_that_does_not_say_how_far_it_is_is_told(progress: str, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    shutil.copytree(teacher(), odd)
+    (odd / "result.json").unlink()
+    save_file(load_file(odd / "last.safetensors"), odd / "last.safetensors", metadata={"progress": progress})
+    for touch in (lambda: single(recipe(), odd), lambda: summary(odd)):
+        with pytest.raises(InputError, match=r"of another kind \(it does not say how far it is\); remove it to start"):
+            touch()
 
 
 @pytest.mark.parametrize("number", [2, "2.0"])

@@ -180,6 +180,8 @@ def test_runs_are_listed_with_how_far_they_are(scns: Callable, tmp_path: Path) -
     (tmp_path / "broken" / "recipe.json").write_text("{")
     shutil.copytree(teacher(), tmp_path / "lost")
     (tmp_path / "lost" / "result.json").write_text('{"test": 50.0}')
+    shutil.copytree(tmp_path / "half", tmp_path / "cut")
+    (tmp_path / "cut" / "last.safetensors").write_bytes(b"cut")
     ran = scns("runs", tmp_path)
     rows = {line.split()[0]: line.split() for line in ran.out.splitlines()}
     test = f"{json.loads((teacher() / 'result.json').read_text())['test']:.2f}"
@@ -187,9 +189,10 @@ def test_runs_are_listed_with_how_far_they_are(scns: Callable, tmp_path: Path) -
     assert rows["half"][5:7] == ["3/3", test] and rows["half"][-1] == "unfinished"
     assert rows["empty"][5] == "0/3" and rows["empty"][-1] == "empty" and "broken" not in rows
     told = ran.err.splitlines()
-    assert len(told) == 2 and all(line.startswith("Left out: ") for line in told) and "broken" in told[0]
-    assert "lost/result.json' lacks seconds, epochs, seed, student, method, data; remove it" in told[1]
-    assert "lost" not in rows
+    assert len(told) == 3 and all(line.startswith("Left out: ") for line in told) and "broken" in told[0]
+    assert "cut/last.safetensors' is cut short" in told[1]  # its command would not go on, nor is it empty
+    assert "lost/result.json' lacks seconds, epochs, seed, student, method, data; remove it" in told[2]
+    assert not {"lost", "cut"} & rows.keys()
     assert "goes on with the command that started it" in ran.out
     ran = scns("runs", tmp_path / "nowhere")
     assert ran.code == 2 and "There is no folder" in ran.err

@@ -35,6 +35,8 @@ _RESULT: dict[str, Any] = {
     "method": str,
     "data": str,
 }  # what every result has
+_LAST = "last.safetensors"
+_PROGRESS = {"stage", "epoch", "place", "seconds", "names", "history"}  # what every checkpoint says of it
 _NEW, _WHOLE = ".new", "folder"  # a file that stands for a recipe, or folder, of ours that was not trained yet
 _AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
 
@@ -74,7 +76,7 @@ class Folder:
     def check(self, recipe: Recipe, but: Collection[str] = ()) -> None:
         """Raise where something was trained by another recipe, keys in `but` apart; else nothing would be lost."""
         changed = self.changes(recipe, but)
-        if changed and (self.finished or (self.path / "last.safetensors").exists()):
+        if changed and (self.finished or (self.path / _LAST).exists()):
             words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
             raise InputError(f"'{self.path}' holds a run with another recipe: {words}; choose another --out.")
 
@@ -196,7 +198,7 @@ class Folder:
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         self._check_space(sum(value.nbytes for value in kept.values()))
         with self.told("A checkpoint"):
-            with atomic(self.path / "last.safetensors") as temporary:
+            with atomic(self.path / _LAST) as temporary:
                 save_tensors(kept, temporary, {"progress": json.dumps(progress)})
             with atomic(self.path / "state.json") as temporary:  # for people; the file above decides
                 temporary.write_text(json.dumps(progress, indent=1))
@@ -215,7 +217,7 @@ class Folder:
     def _check_space(self, size: int) -> None:
         """Before the first checkpoint, the disk must hold it, its successor beside it and the student."""
         free = shutil.disk_usage(self.path).free
-        if not (self.path / "last.safetensors").exists() and free < _COPIES * size:
+        if not (self.path / _LAST).exists() and free < _COPIES * size:
             raise InputError(
                 f"'{self.path}' has {free / 1e6:,.0f} MB of free space, but the run needs {_COPIES * size / 1e6:,.0f}; "
                 "free some, or choose another --out."
@@ -223,15 +225,23 @@ class Folder:
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last checkpoint, or None."""
-        path = self.path / "last.safetensors"
+        progress = self.progress()
+        return None if progress is None else (load_file(self.path / _LAST), progress)
+
+    def progress(self) -> dict[str, Any] | None:
+        """How far the last checkpoint is, or None; its header is small, so no weights are read."""
+        path = self.path / _LAST
         if not path.exists():
             return None
+        open(path, "rb").close()  # safetensors would say of a file that may not be read that it is not there
         try:
             with safe_open(path, framework="pt") as file:
-                progress = json.loads((file.metadata() or {})["progress"])
-            return load_file(path), progress
+                known = json.loads((file.metadata() or {})["progress"])
+            if not isinstance(known, dict) or not _PROGRESS <= known.keys():
+                raise ValueError("it does not say how far it is")
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"'{path}' is cut short or of another kind ({error}); remove it to start over.") from None
+        return known
 
     def log(self, lines: list[dict[str, Any]]) -> None:
         """Write the log anew with these lines: those after a checkpoint happen again."""

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -70,7 +69,7 @@ def summary(path: str | Path) -> Summary:
     if folder.finished:
         result = folder.result()
         return Summary(folder.path, recipe, int(result["epochs"]), result["test"], result["seconds"], "finished")
-    progress = _progress(folder.path)
+    progress = folder.progress()
     if progress is None:
         return Summary(folder.path, recipe, 0, None, 0.0, "empty")
     main = [line for line in progress["history"] if "stage" not in line]
@@ -171,12 +170,3 @@ def embedding_rows(student: Student, images: Images, part: int, parts: int) -> r
         raise InputError(f"{count:,} images are {chunks} chunks of {chunk}, too few for {parts} shards; use fewer.")
     first, last = chunks * (part - 1) // parts, chunks * part // parts
     return range(first * chunk, min(last * chunk, count))
-
-
-def _progress(path: Path) -> dict[str, Any] | None:
-    """How far the checkpoint is; its header is small, so no weights are read."""
-    try:
-        with safe_open(path / "last.safetensors", framework="pt") as file:
-            return json.loads(file.metadata()["progress"])
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        return None
