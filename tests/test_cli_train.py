@@ -407,6 +407,16 @@ def test_tensorboard_has_every_epoch_once_even_after_a_kill(tmp_path: Path) -> N
     assert (pictures[0].width, pictures[0].height) == (9 * (SIZE + 4), 6 * (SIZE + 4))
 
 
+@pytest.mark.skipif(find_spec("tensorboard") is None or not Path("/proc").is_dir(), reason="needs tensorboard and /proc")
+def test_events_that_cannot_be_written_are_told_by_their_path(scns: Callable, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(teacher(), out)
+    (out / "result.json").unlink()
+    (out / "tensorboard").symlink_to("/proc")  # where not even root makes a file
+    ran = scns("train", out / "recipe.json", "--out", out)
+    assert ran.code == 2 and f" '{out}/tensorboard/events" in ran.err  # not b'...', as TensorBoard has it
+
+
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
 def test_events_that_the_disk_has_no_room_for_are_told(scns: Callable, tmp_path: Path) -> None:
     out = tmp_path / "run"

@@ -192,6 +192,9 @@ def test_teachers_that_cannot_be_are_told(tmp_path: Path) -> None:
         load_network("nowhere", "", 10)
     with pytest.raises(InputError, match="is no finished run"):
         load_network(str(tmp_path), "", 10)
+    with pytest.raises(InputError, match="is the run of a resnet8; leave teacher_network=resnet20 out"):
+        load_network(str(teacher()), "resnet20", 10)
+    load_network(str(teacher()), "resnet8", 10)
     with pytest.raises(InputError, match="is a file of weights: say which network with teacher_network="):
         load_network(str(teacher() / FILE), "", 10)
     with pytest.raises(InputError, match="Unknown network 'resnet9'; did you mean"):

@@ -346,6 +346,8 @@ def test_an_interruption_of_a_lost_run_does_not_keep_it(tmp_path: Path) -> None:
     [
         ({"device": "cuda"}, "device=cuda was asked for, but torch sees no CUDA device; use device=cpu"),
         ({"precision": "bf16"}, "precision=bf16 is for CUDA devices"),
+        ({"subset": 121}, "subset=121 is more than the 120 training images; leave it out for all"),
+        ({"subset": 91, "validation": 0.25}, "subset=91 is more than the 90 training images that validation=0.25 leaves"),
         ({"batch": 121}, "batch=121 is larger than the 120 training images"),
         ({"data": "cifar10", "root": "nowhere", "size": 0}, "There is no cifar10 in 'nowhere'.*scns data get cifar10"),
         ({"data": "folder", "root": "nowhere"}, "nowhere"),

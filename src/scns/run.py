@@ -338,16 +338,17 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
     train = datasets.load(recipe.data, recipe.root, "train", **options)
     test = datasets.load(recipe.data, recipe.root, "test", **options)
     seed = recipe.order_seed
-    if recipe.subset > len(train):
-        raise InputError(
-            f"subset={recipe.subset} is more than the {len(train):,} training images; leave it out for all."
-        )
     host, note = _on_host(recipe, train, test, device)
     if host:
         train, test = train.on_host(), test.on_host()
     validation = None
     if recipe.validation:
         train, validation = _held_out(train, recipe.validation, seed)
+    if recipe.subset > len(train):
+        left = f" that validation={recipe.validation:g} leaves" if validation is not None else ""
+        raise InputError(
+            f"subset={recipe.subset} is more than the {len(train):,} training images{left}; leave it out for all."
+        )
     if recipe.subset and recipe.subset < len(train):
         train = train.split(recipe.subset / len(train), seed)[1]
     if recipe.labelled:

@@ -112,6 +112,8 @@ def load_network(source: str, network: str, classes: int, names: Sequence[str] =
                 f"'{path}' is no finished run: it needs recipe.json and model.safetensors; train it to its end."
             )
         taught = Folder(path).recipe()
+        if network not in ("", taught.student):
+            raise InputError(f"'{path}' is the run of a {taught.student}; leave teacher_network={network} out.")
         network, size, path = taught.student, taught.input_size, path / "model.safetensors"
     elif not path.exists():
         raise InputError(

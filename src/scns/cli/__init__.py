@@ -115,6 +115,6 @@ def main(arguments: list[str] | None = None) -> None:
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         path = error.filename2 or error.filename  # of a file that is written first and then renamed, its own name
-        named = f" '{path}'" if path else ""
+        named = f" '{os.fsdecode(path)}'" if path else ""  # TensorBoard's are bytes
         return f"{error.strerror}{named}; check the path, its permissions and the free space."
     return str(error)
