@@ -223,6 +223,18 @@ def test_eval_of_other_images_sees_them_as_the_student_was_trained(scns: Callabl
     assert ran.code == 2 and "Class 8 is 'ship' to the student, but 'lorry' to the images" in ran.err
 
 
+def test_eval_from_another_folder_is_told_of_root(scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(teacher(), tmp_path / "run")
+    kept = tmp_path / "run" / "recipe.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "root": "images"}))
+    monkeypatch.chdir(tmp_path)
+    for words in (("eval", "run"), ("embed", "run", "--out", "e.npy")):
+        ran = scns(*words)
+        assert ran.code == 2 and "There is no folder in 'images'" in ran.err and "--root says where" in ran.err
+    ran = scns("eval", "run", "--root", "nowhere")
+    assert ran.code == 2 and "in 'nowhere'" in ran.err and "--root says" not in ran.err
+
+
 def test_eval_of_what_is_no_finished_run(scns: Callable, tmp_path: Path) -> None:
     for words in (("eval",), ("embed", "--out", "e.npy"), ("export", "--to", "s.pt2")):
         ran = scns(words[0], tmp_path, *words[1:])

@@ -99,6 +99,24 @@ def test_a_bad_run_is_tried_again_and_reported(tmp_path: Path) -> None:
     assert any("in halves" in line or "once more" in line for line in said)
 
 
+def test_a_run_that_another_process_finishes_meanwhile_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two sweeps are started at once: each trains what the other has not."""
+    first, second = jobs(tmp_path, 2)
+    own = sweeping.fit_packed
+
+    def beside(pairs: list, watch: object = None) -> list:
+        if pairs[0][1] == first.out:
+            raise InputError("Another process trains in it.")
+        own([(first.recipe, first.out)])  # the other one, in the meantime
+        return own(pairs)
+
+    monkeypatch.setattr(sweeping, "fit_packed", beside)
+    outcomes = sweep([first, second], say=lambda line: None)
+    assert [outcome.result is not None and not outcome.error for outcome in outcomes] == [True, True]
+
+
 def test_a_crash_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(pairs: list, watch: object = None) -> list:
         Path(pairs[0][1]).mkdir(exist_ok=True)
@@ -355,6 +373,9 @@ def test_a_folder_that_cannot_be_is_said_once(scns: Callable[..., tuple[int, str
     code, _, err = scns("sweep", "mini-ce", "mini-uniform", "--set", "device=cpu", "--out", tmp_path / "file")
     assert code == 2 and str(tmp_path / "file") in err.replace("\n", "") and "Traceback" not in err
     assert (tmp_path / "file").read_text() == "kept"
+    (tmp_path / "locked").symlink_to("/proc")  # a folder that is there, in which not even root makes a file
+    code, _, err = scns("sweep", "mini-ce", "mini-uniform", "--set", "device=cpu", "--out", tmp_path / "locked")
+    assert code == 2 and err.count("locked") == 1 and "trying once more" not in err
 
 
 def test_pack_must_be_positive() -> None:

@@ -101,7 +101,12 @@ def load_student(path: str | Path) -> Student:
 def load_images(recipe: Recipe, data: str | None, root: str | None, split: str) -> Images:
     """A split of the run's own data set, or of another."""
     options = {"size": recipe.size} if recipe.size and "size" in datasets.options(data or recipe.data) else {}
-    return datasets.load(data or recipe.data, root or recipe.root, split, **options)
+    try:
+        return datasets.load(data or recipe.data, root or recipe.root, split, **options)
+    except InputError as error:
+        if root is not None or Path(recipe.root).expanduser().exists():
+            raise
+        raise InputError(f"{error} The run's root is seen from this folder; --root says where the data lie.") from None
 
 
 def evaluate(

@@ -93,12 +93,16 @@ def already(jobs: list[Job]) -> dict[Path, Outcome]:
 
 
 def in_order(jobs: list[Job], ended: dict[Path, Outcome]) -> list[Outcome]:
-    """An outcome a job; those that never became ready have failed with what they waited for."""
+    """An outcome a job; those that never became ready have failed with what they waited for.
+
+    A run that failed here, because another process was training it, may be finished by now.
+    """
+    done = already([job for job in jobs if job.out not in ended or ended[job.out].result is None])
     outcomes = []
     for job in jobs:
         lost = [str(path) for path in job.after if path not in ended or ended[path].result is None]
         reason = f"what it waits for has failed: {', '.join(lost)}"
-        outcomes.append(ended.get(job.out) or Outcome(job, None, reason))
+        outcomes.append(done.get(job.out) or ended.get(job.out) or Outcome(job, None, reason))
     return outcomes
 
 

@@ -65,6 +65,7 @@ def sweep(
     resnet110-resnet20 --seeds 3. Cells have names too: scns sweep t3/kld/resnet110-resnet20
     """
     from scns import preflight
+    from scns.files import check_writable
     from scns.plan import check_data, check_folders, check_free, plan
     from scns.sweep import finished
     from scns.train import Stopped
@@ -107,7 +108,8 @@ def sweep(
         for job in waiting:
             preflight.check_device(job.recipe)
         check_data(waiting)
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is said now, not once a run
+        if any(not job.out.exists() for job in waiting):
+            check_writable(out / "run")  # a folder that cannot be, or be written, is said now, not once a run
     try:
         if engine == "ray":
             from scns.cluster import sweep_on_ray
