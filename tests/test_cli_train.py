@@ -223,7 +223,9 @@ def test_eval_of_other_images_sees_them_as_the_student_was_trained(scns: Callabl
     assert ran.code == 2 and "Class 8 is 'ship' to the student, but 'lorry' to the images" in ran.err
 
 
-def test_eval_from_another_folder_is_told_of_root(scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_from_another_folder_is_told_of_root(
+    scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(teacher(), tmp_path / "run")
     kept = tmp_path / "run" / "recipe.json"
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "root": "images"}))
@@ -419,7 +421,9 @@ def test_tensorboard_has_every_epoch_once_even_after_a_kill(tmp_path: Path) -> N
     assert (pictures[0].width, pictures[0].height) == (9 * (SIZE + 4), 6 * (SIZE + 4))
 
 
-@pytest.mark.skipif(find_spec("tensorboard") is None or not Path("/proc").is_dir(), reason="needs tensorboard and /proc")
+@pytest.mark.skipif(
+    find_spec("tensorboard") is None or not Path("/proc").is_dir(), reason="needs tensorboard and /proc"
+)
 def test_events_that_cannot_be_written_are_told_by_their_path(scns: Callable, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(teacher(), out)

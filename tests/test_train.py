@@ -347,7 +347,10 @@ def test_an_interruption_of_a_lost_run_does_not_keep_it(tmp_path: Path) -> None:
         ({"device": "cuda"}, "device=cuda was asked for, but torch sees no CUDA device; use device=cpu"),
         ({"precision": "bf16"}, "precision=bf16 is for CUDA devices"),
         ({"subset": 121}, "subset=121 is more than the 120 training images; leave it out for all"),
-        ({"subset": 91, "validation": 0.25}, "subset=91 is more than the 90 training images that validation=0.25 leaves"),
+        (
+            {"subset": 91, "validation": 0.25},
+            "subset=91 is more than the 90 training images that validation=0.25 leaves",
+        ),
         ({"batch": 121}, "batch=121 is larger than the 120 training images"),
         ({"data": "cifar10", "root": "nowhere", "size": 0}, "There is no cifar10 in 'nowhere'.*scns data get cifar10"),
         ({"data": "folder", "root": "nowhere"}, "nowhere"),
@@ -363,6 +366,27 @@ def test_what_cannot_be_trained_is_told_in_a_sentence(changes: dict[str, Any], s
     with pytest.raises(InputError, match=sentence):
         single(recipe(**changes), tmp_path / "run")
     single(recipe(epochs=1, subset=40), tmp_path / "run")  # a folder in which nothing was trained is free
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "batch", "other"),
+    [
+        ("rkd", {}, 7, 6),
+        ("cc", {}, 1, 2),
+        ("crd-lm", {}, 17, 16),
+        ("scns", {"distance": "cka"}, 59, 58),
+    ],
+)
+def test_a_last_batch_too_small_for_the_method_is_told_before_an_epoch(
+    method: str, arguments: dict[str, Any], batch: int, other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = recipe(method, batch=batch, epochs=1, teacher=str(teacher()), arguments=arguments)
+    rest = 120 % batch or 1
+    sentence = rf"batch={batch} leaves {rest} of the 120 training images for the last step; use batch={other}\."
+    with monkeypatch.context() as patch, pytest.raises(InputError, match=sentence):
+        patch.setattr("scns.train._train_epoch", lambda *_: pytest.fail("trained"))
+        single(wanted, tmp_path / "run")
+    single(replace(wanted, batch=other), tmp_path / "run")
 
 
 def test_names_are_checked_before_data_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ class Folder:
         try:
             with safe_open(path, framework="pt") as file:
                 known = json.loads((file.metadata() or {})["progress"])
-            if not isinstance(known, dict) or not _PROGRESS <= known.keys():
+            if not isinstance(known, dict) or _PROGRESS - known.keys():
                 raise ValueError("it does not say how far it is")
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"'{path}' is cut short or of another kind ({error}); remove it to start over.") from None

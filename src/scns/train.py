@@ -63,6 +63,8 @@ class Pack:
             raise InputError(
                 f"batch={self.recipe.batch} is larger than the {len(self.data.train)} training images; lower batch."
             )
+        for run in runs:
+            _check_tail(run.method, self.recipe.batch, len(self.data.train))
         self.build()
 
     def build(self) -> None:
@@ -107,6 +109,21 @@ class Pack:
                     watch.step(run, first.epoch + 1, number + 1, len(sizes))
                 yield
             place += size
+
+
+def _check_tail(method: Method, batch: int, count: int) -> None:
+    """Raise where the last batch of an epoch is too small for the method: before the first epoch, not at its end."""
+
+    def last(size: int) -> int:
+        return count % size or size
+
+    if last(batch) < method.fewest:
+        sizes = (*range(batch - 1, 0, -1), *range(batch + 1, count + 1))
+        better = next((size for size in sizes if last(size) >= method.fewest), count)
+        raise InputError(
+            f"'{method.name()}' compares {method.fewest} samples or more, but batch={batch} leaves {last(batch)} of "
+            f"the {count:,} training images for the last step; use batch={better}."
+        )
 
 
 class Shelf:

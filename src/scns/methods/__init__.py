@@ -81,6 +81,7 @@ class Method(nn.Module):
     # Whether a sample's loss depends on others of its batch: processes that train together then all compute it of the
     # whole batch. False: each computes it of its share, and the mean is taken of the shares.
     whole_batch = True
+    fewest = 1  # samples that its losses need in a batch, the last of an epoch included
     companions = 0  # how many samples beside each anchor a step forwards, chosen by `companion_index`
     short_update = True  # False: `after_step` is of thousands of operations, which take minutes to compile
 

@@ -20,6 +20,7 @@ PRESETS = {"repdistiller": {"weight": 0.02}}
 
 class Objective(Method):
     needs = ("teacher", "embedding")
+    fewest = 2
 
     def __init__(
         self,

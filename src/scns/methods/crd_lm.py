@@ -65,6 +65,7 @@ class Objective(crd.Objective):
         check_positive("lm_weight", lm_weight, zero=True)
         self.lm_weight, self.seed = lm_weight, setting.seed
         self.whole_batch = lm_weight > 0  # mixtures are told from those of the batch's other pairs
+        self.fewest = 2 if lm_weight else 1
         self.quantile = mixup.BetaQuantile(beta, fold=False)  # mixtures match mixtures: none of them is a negative
         self.register_buffer("mixture_constant", torch.full((), -1.0))  # as CRD's Z; below 0: not set yet
 

@@ -17,6 +17,7 @@ PRESETS = {"repdistiller": {"weight": 1.0, "distance": 25.0, "angle": 50.0}}
 
 class Objective(Method):
     needs = ("teacher", "embedding")
+    fewest = 2
 
     def __init__(
         self,

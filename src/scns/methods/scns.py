@@ -98,7 +98,7 @@ class Objective(infonce.Objective):
         self.lm_kld_weight, self.positive_weight, self.negative_weight = fresh.values()
         self.distance, self.lm_target = distance, lm_target
         if distance != "pearson" and (positive_weight or negative_weight):
-            self.whole_batch = True  # CKA is of a batch
+            self.whole_batch, self.fewest = True, 3  # CKA is of a batch; of two samples it is always 1
         self.forwards_negative = bool(lm_kld_weight or negative_weight)
         self.companions = int(bool(positive_weight)) + int(self.forwards_negative)  # the positive first
         if self.forwards_negative and self.sampler.everything:
