@@ -88,7 +88,7 @@ def test_seeds_and_names_of_a_sweep_are_what_a_person_says(scns: Callable[..., A
     assert [Folder(out / f"mini-ce-{seed}").recipe().order_seed for seed in (0, 1)] == [5, 5]
 
 
-def test_a_bad_run_is_tried_again_and_reported(tmp_path: Path) -> None:
+def test_a_run_of_wrong_input_is_reported_at_once_and_costs_no_other(tmp_path: Path) -> None:
     good, bad = jobs(tmp_path, 1)[0], Job(tiny(arguments={"nope": 1}, data_seed=0), tmp_path / "bad")
     waiting = Job(tiny(seed=7, method="kld", teacher=str(bad.out)), tmp_path / "student", after=(bad.out,))
     said: list[str] = []
@@ -96,7 +96,8 @@ def test_a_bad_run_is_tried_again_and_reported(tmp_path: Path) -> None:
     assert outcomes[0].result is None and "argument" in outcomes[0].error
     assert outcomes[1].result is not None
     assert outcomes[2].result is None and "waits for has failed" in outcomes[2].error
-    assert any("in halves" in line or "once more" in line for line in said)
+    assert any("in halves" in line for line in said) and not any("once more" in line for line in said)
+    assert sum(line.startswith(f"{bad.out} failed (") for line in said) == 1
 
 
 def test_a_run_that_another_process_finishes_meanwhile_has_not_failed(
@@ -122,8 +123,10 @@ def test_a_crash_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.Monkey
         Path(pairs[0][1]).mkdir(exist_ok=True)
         raise RuntimeError("boom")
 
+    said: list[str] = []
     monkeypatch.setattr(sweeping, "fit_packed", crash)
-    (outcome,) = sweep(jobs(tmp_path, 1), say=lambda line: None)
+    (outcome,) = sweep(jobs(tmp_path, 1), say=said.append)
+    assert said == [f"{outcome.job.out} failed (boom); trying once more."]
     assert outcome.error == "boom" and "RuntimeError: boom" in (outcome.job.out / "error.txt").read_text()
 
 
@@ -259,7 +262,7 @@ def test_students_of_a_teacher_that_failed_are_given_to_no_worker(
     said: list[str] = []
     outcomes = run_everywhere([bad, student], pack=1, folder=tmp_path, say=said.append, devices=2)
     assert "batch=500" in outcomes[0].error and "waits for has failed" in outcomes[1].error
-    assert len(said) == 1 and "trying once more" in said[0]
+    assert len(said) == 1 and "batch=500" in said[0]
 
 
 @pytest.mark.parametrize(

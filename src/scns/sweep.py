@@ -48,8 +48,9 @@ def sweep(
 
     On a GPU fewer are tried at a time where an estimate says that its free memory cannot hold them (see `Admission`).
     A pack that fails, or does not fit nevertheless, is halved until the bad job stands alone; that one is tried once
-    more. So one bad job costs no other its result, and little of its speed. Jobs that have `ended` elsewhere, by
-    folder, are not tried again.
+    more if it crashed, not if its input is wrong or its loss no number, which another attempt would say again. So one
+    bad job costs no other its result, and little of its speed. Jobs that have `ended` elsewhere, by folder, are not
+    tried again.
     """
     if pack < 1:
         raise InputError(f"--pack {pack} must be at least 1.")
@@ -142,6 +143,7 @@ class _Failure:
     reason: str
     told: str  # with the traceback
     memory: bool  # the device had too little
+    certain: bool  # another attempt would end the same
 
 
 class _Engine:
@@ -175,20 +177,23 @@ class _Engine:
             self.admission.failed([job.recipe for job in batch], half)
             return self.run(batch)
         if len(batch) == 1:
-            self.say(f"{batch[0].out} failed ({ended.reason}); trying once more.")
-            return self._once_more(batch[0])
+            return self._alone(batch[0], ended)
         self.say(f"A pack of {len(batch)} failed ({ended.reason}); trying it in halves.")
         return [*self.run(batch[:half]), *self.run(batch[half:])]
 
-    def _once_more(self, job: Job) -> list[Outcome]:
-        free_memory()
-        ended = self._attempt([job])
-        if not isinstance(ended, _Failure):
-            return ended
+    def _alone(self, job: Job, failure: _Failure) -> list[Outcome]:
+        """How a job ends that failed by itself: one that crashed has a second chance."""
+        self.say(f"{job.out} failed ({failure.reason}){'' if failure.certain else '; trying once more'}.")
+        if not failure.certain:
+            free_memory()
+            ended = self._attempt([job])
+            if not isinstance(ended, _Failure):
+                return ended
+            failure = ended
         if job.out.is_dir():
             with atomic(job.out / "error.txt") as temporary:
-                temporary.write_text(ended.told)
-        return [Outcome(job, None, ended.reason)]
+                temporary.write_text(failure.told)
+        return [Outcome(job, None, failure.reason)]
 
     def _attempt(self, batch: list[Job]) -> list[Outcome] | _Failure:
         try:
@@ -198,7 +203,8 @@ class _Engine:
             raise
         except Exception as error:
             reason = str(error).split("\n")[0] or type(error).__name__
-            return _Failure(reason, traceback.format_exc(), isinstance(error, torch.OutOfMemoryError))
+            memory, certain = isinstance(error, torch.OutOfMemoryError), isinstance(error, InputError)
+            return _Failure(reason, traceback.format_exc(), memory, certain)
 
 
 def free_memory() -> None:
