@@ -2,17 +2,15 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scns import methods, plan, preflight, recipes
+from scns import methods, preflight, recipes
 from scns.errors import InputError
 from scns.recipe import Recipe, differences, from_dict
 from scns.recipes import load_recipe
-from scns.sweep import Job
 
 
 def rates(recipe: Recipe, *epochs: int) -> list[float]:
@@ -217,16 +215,6 @@ def test_a_named_recipe_can_be_trained_and_says_how(name: str) -> None:
     for word in re.findall(r"--set (\S+=\S+)", about):
         recipe = recipe.with_settings([word])
     preflight.check(recipe)  # with every setting that its text proposes
-
-
-@pytest.mark.parametrize("name", [name for name in NAMED if "(estimate" in recipes.about(name)])
-def test_estimates_of_time_are_those_of_a_sweep(name: str) -> None:
-    (minutes,) = re.findall(r"about (\d+) min [^.]*\(estimate", about := recipes.about(name))
-    taught = (
-        {"teacher": "run", "teacher_network": "resnet110"} if "teacher: about" in about or "needs a" in about else {}
-    )
-    hours = plan.hours([Job(replace(recipes.named(name), **taught), Path("run"))])
-    assert hours is not None and round(60 * hours) == int(minutes)
 
 
 def test_recipes_are_the_papers() -> None:
