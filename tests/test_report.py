@@ -96,7 +96,7 @@ def test_ours_beside_the_paper_and_the_uniform_baseline(cells: Path) -> None:
     assert found["infonce/resnet110-resnet20"][2:5] == ["", "", "the baseline"]
     small = found["kld/resnet110-resnet8"]
     assert small[2:5] == ["", "", ""] and small[5] == "shrunken: epochs, subset"  # never compared with the paper
-    assert "<b>2 results compared with the paper</b>: 1 above it, 1 below; the mean difference is -0.33 points" in text
+    assert "<b>2 results compared with the paper</b>: 1 above it, 1 below, by -1.61 to +0.96 points" in text
     assert "1 above, 1 below, 0 undecided" in text and "The paper's claims" in text
 
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from scns.claims import LEAST
@@ -50,9 +49,15 @@ def _against_paper(found: Sequence[Group]) -> str:
     above = sum(each > 0 for each in differences)
     below = sum(each < 0 for each in differences)
     return (
-        f"<b>{count(len(differences), 'result')} compared with the paper</b>: {above} above it, {below} below; "
-        f"the mean difference is {mean(differences):+.2f} points."
+        f"<b>{count(len(differences), 'result')} compared with the paper</b>: {above} above it, {below} below, "
+        f"by {_range(differences)} points."
     )
+
+
+def _range(values: list[float]) -> str:
+    """From the lowest to the highest: their mean would be one of cells that have nothing in common."""
+    low, high = min(values), max(values)
+    return f"{low:+.2f} to {high:+.2f}" if low < high else f"{low:+.2f}"
 
 
 def _against_uniform(data: str, own: Sequence[Group]) -> str:

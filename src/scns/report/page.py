@@ -129,7 +129,8 @@ def _section(data: str, own: Sequence[Group], shown: str, opening: Opening | Non
     head = f'<h2 id="{anchor(data)}">Results on {text(data)}</h2>'
     if opening:  # whose tables have what the lines would say
         return f"{head}{opening.numbers()}{shown}{_charts(own)}"
-    return f"{head}{_lines(data, own)}{_numbers(own)}{_charts(own)}{shown}"
+    numbers = _numbers(own)  # many lines in one picture, which therefore stands before them
+    return f"{head}{numbers}{'<h3>Every setting</h3>' if numbers else ''}{_lines(data, own)}{_charts(own)}{shown}"
 
 
 def _pictures(own: Sequence[Group], named: dict[Path, str], source: Source | None, progress: Progress) -> str:
