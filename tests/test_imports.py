@@ -9,7 +9,21 @@ ROOT = Path(scns.__file__).parent
 
 # A module imports from its own layer or from those above it in this list, never from below.
 LAYERS = [
-    {"errors", "files", "features", "draws", "sgd", "plugins", "room", "ranks", "ahead", "world", "has", "lock"},
+    {
+        "errors",
+        "files",
+        "features",
+        "draws",
+        "sgd",
+        "plugins",
+        "room",
+        "ranks",
+        "ahead",
+        "world",
+        "has",
+        "lock",
+        "phrases",
+    },
     {
         "data",
         "augment",

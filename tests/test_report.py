@@ -174,6 +174,7 @@ def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:
     ]  # fmt: skip
     text = render(tmp_path)
     assert "How many negatives" in text and "Without a number: all 60.00." in text
+    assert text.index("How many negatives") < text.index("Every setting") < text.index('id="lines-')  # picture first
     assert 'data-told="with # negatives"' in text and 'data-points="4:40.00:' in text
 
 

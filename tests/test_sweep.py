@@ -118,15 +118,33 @@ def test_a_run_that_another_process_finishes_meanwhile_has_not_failed(
     assert [outcome.result is not None and not outcome.error for outcome in outcomes] == [True, True]
 
 
+def test_a_run_that_crashed_once_is_finished_by_its_second_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashes = [RuntimeError("boom")]
+
+    def crash_first(pairs: list, watch: Watch | None = None) -> list[Run]:
+        if crashes:
+            raise crashes.pop()
+        return training.fit_packed(pairs, watch=watch)
+
+    monkeypatch.setattr(sweeping, "fit_packed", crash_first)
+    (outcome,) = sweep(jobs(tmp_path, 1), say=lambda line: None)
+    assert outcome.result is not None and not (outcome.job.out / "error.txt").exists()
+
+
 def test_a_crash_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
     def crash(pairs: list, watch: object = None) -> list:
+        attempts.append(pairs)
         Path(pairs[0][1]).mkdir(exist_ok=True)
         raise RuntimeError("boom")
 
     said: list[str] = []
     monkeypatch.setattr(sweeping, "fit_packed", crash)
     (outcome,) = sweep(jobs(tmp_path, 1), say=said.append)
-    assert said == [f"{outcome.job.out} failed (boom); trying once more."]
+    assert said == [f"{outcome.job.out} failed (boom); trying once more."] and len(attempts) == 2
     assert outcome.error == "boom" and "RuntimeError: boom" in (outcome.job.out / "error.txt").read_text()
 
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from scns import __version__, lock
 from scns.errors import InputError
 from scns.files import atomic
+from scns.phrases import count
 from scns.run import Run
 from scns.sweep import Job, Outcome, already, batches, finished, in_order, ready, sweep
 from scns.train import Stopped, Watch, polite_stop
@@ -54,7 +55,7 @@ def sweep_on_ray(
     with _connected(address) as ray, _marked(folder) as place, polite_stop() as stopping:
         tasks = _Tasks(ray, place, pack, say)
         tasks.check([job for job in jobs if job.out not in ended])
-        say(f"{_count(len(jobs) - len(ended), 'run')} on {_count(len(tasks.alive), 'node')} of Ray.")
+        say(f"{count(len(jobs) - len(ended), 'run')} on {count(len(tasks.alive), 'node')} of Ray.")
         say(f"How far they are: scns runs {folder}")
         while True:
             tasks.start(ready(jobs, ended))
@@ -68,8 +69,8 @@ def sweep_on_ray(
             for outcome in tasks.outcomes(done):
                 ended[outcome.job.out] = outcome
                 if outcome.result is not None:
-                    count = sum(each.result is not None for each in ended.values())
-                    say(f"{outcome.job.out}: {outcome.result['test']:.2f} %  ({count} of {len(jobs)} finished)")
+                    so_far = sum(each.result is not None for each in ended.values())
+                    say(f"{outcome.job.out}: {outcome.result['test']:.2f} %  ({so_far} of {len(jobs)} finished)")
 
 
 class _Tasks:
@@ -318,7 +319,3 @@ def _reason(error: Exception) -> str:
     """The sentence of what failed on a node, without Ray's own traceback around it."""
     inner = getattr(error, "cause", None) or error
     return str(inner).strip().split("\n")[0] or type(inner).__name__
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

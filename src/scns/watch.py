@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from scns.phrases import count
 from scns.run import Run
 from scns.train import Watch
 
@@ -60,11 +61,7 @@ class Lines(Watch):
     def start(self, run: Run) -> None:
         self.began[id(run)] = time.perf_counter(), len(run.history)
         recipe, images = run.recipe, run.data.train
-        how = (
-            f"goes on after {progress_of(run)}"
-            if run.history or run.place
-            else f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)}"
-        )
+        how = f"goes on after {progress_of(run)}" if run.history or run.place else count(recipe.epochs, "epoch")
         self._say(
             f"{run.folder.path}: {recipe.student} on {recipe.data} ({len(images):,} images) with {recipe.method}, {how}"
         )

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from scns.cli import screen
+from scns.phrases import count
 
 
 def report(
@@ -27,9 +28,9 @@ def report(
         write_report(found, runs, out, gallery=pictures, progress=advance)
     for path, reason in found.skipped.items():
         screen.err.print(f"Skipped {path}: {reason}", markup=False, soft_wrap=True)
-    count = len({entry.path for entry in found.entries})
+    runs_found = count(len({entry.path for entry in found.entries}), "run")
     screen.out.print(
-        f"Wrote {out}: {count} run{'s' * (count != 1)}, {out.stat().st_size / 1e6:.2f} MB. Open it in a browser.",
+        f"Wrote {out}: {runs_found}, {out.stat().st_size / 1e6:.2f} MB. Open it in a browser.",
         markup=False,
         soft_wrap=True,
     )

@@ -10,6 +10,7 @@ import typer
 
 from scns.cli import screen
 from scns.errors import InputError, unknown
+from scns.phrases import count
 
 if TYPE_CHECKING:
     from scns.sweep import Job, Outcome
@@ -190,7 +191,7 @@ def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> No
     screen.show_notes(marks)
     if not estimated:
         return
-    left = f"{len(jobs)} {'run' if len(jobs) == 1 else 'runs'}, {len(jobs) - len(done)} to do"
+    left = f"{count(len(jobs), 'run')}, {len(jobs) - len(done)} to do"
     time = hours(jobs, pack, done)
     if time is None:
         screen.out.print(f"{left}; how long is not known for this data.")

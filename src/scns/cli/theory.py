@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from scns.cli import screen
+from scns.phrases import count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +71,7 @@ def draws(
     screen.out.print()
     screen.table(
         f"Expected share of the {top:,} seen after",
-        {"negatives drawn": "left"} | {_epochs(n): "right" for n in _EPOCHS},
+        {"negatives drawn": "left"} | {count(n, "epoch"): "right" for n in _EPOCHS},
         [[way.label, *(f"{_share(way, n * negatives):.1%}" for n in _EPOCHS)] for way in ways],
     )
     if plot:
@@ -85,9 +86,9 @@ def _ways(pool: int, top: int, batch: int, scale: float | None) -> list[_Way]:
     from scns.errors import InputError
 
     ways = []
-    for label, count in ((f"uniform over all {pool:,}", pool), (f"uniform over the top {top:,}", top)):
-        needed = theory.expected_draws_uniform(count, top), theory.expected_batches_uniform(count, top, batch)
-        ways.append(_Way(label, np.full(top, 1 / count), *needed))
+    for label, size in ((f"uniform over all {pool:,}", pool), (f"uniform over the top {top:,}", top)):
+        needed = theory.expected_draws_uniform(size, top), theory.expected_batches_uniform(size, top, batch)
+        ways.append(_Way(label, np.full(top, 1 / size), *needed))
     if scale is not None:
         if not 0 <= scale < float("inf"):
             raise InputError(f"--scale is {scale:g}, but it must be a number of at least 0; 5 is the usual one.")
@@ -106,14 +107,10 @@ def _needed(way: _Way, first: _Way, negatives: int) -> list[object]:
     return [way.label, f"{way.draws:,.1f}", f"{way.batches:,.1f}", f"{way.draws / negatives:,.1f}", fewer]
 
 
-def _share(way: _Way, count: int) -> float:
+def _share(way: _Way, number: int) -> float:
     from scns import theory
 
-    return theory.expected_distinct(way.chances, count) / len(way.chances)
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch" + "s" * (count > 1)
+    return theory.expected_distinct(way.chances, number) / len(way.chances)
 
 
 def _plot(ways: list[_Way], top: int, negatives: int, path: Path) -> None:
@@ -124,5 +121,5 @@ def _plot(ways: list[_Way], top: int, negatives: int, path: Path) -> None:
     last = 1.5 * max(way.draws for way in ways)
     counts = np.unique(np.rint(np.geomspace(1, last, 300)).astype(np.int64))
     curves = {way.label: (counts, [_share(way, int(n)) for n in counts]) for way in ways}
-    marks = {_epochs(n): n * negatives for n in (1, 10, 100) if n * negatives < last}
+    marks = {count(n, "epoch"): n * negatives for n in (1, 10, 100) if n * negatives < last}
     plots.save(plots.coverage_curves(curves, top=top, marks=marks), path)

@@ -11,6 +11,7 @@ import typer
 
 from scns.cli import screen
 from scns.errors import InputError
+from scns.phrases import count
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +146,7 @@ def _tell(out: Path, result: dict[str, Any]) -> None:
     """What came out, where it is, and what to do with it."""
     what = f"{result['student']} on {result['data']} with {result['method']}, seed {result['seed']}"
     screen.out.print(what, markup=False)
-    epochs = f"{result['epochs']} epoch{'s' * (result['epochs'] > 1)}"
+    epochs = count(result["epochs"], "epoch")
     screen.out.print(f"test:  {result['test']:.2f} % after {epochs}, {result['seconds']:,} s of training", markup=False)
     if "best_validation" in result:
         screen.out.print(

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from scns.claims import LEAST
+from scns.phrases import count
 from scns.report.groups import Group, by_data, paths
-from scns.report.markup import count, text
+from scns.report.markup import text
 from scns.results import Entry
 
 

@@ -26,11 +26,6 @@ def anchor(words: str) -> str:
     return "on-" + re.sub(r"[^a-z0-9]+", "-", words.lower())
 
 
-def count(number: int, what: str) -> str:
-    """`3 runs`, `1 run`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def number(value: float | None, digits: int = 2) -> Value:
     """A number that sorts by its value; nothing for None."""
     return Value("", "") if value is None else Value(f"{value:,.{digits}f}", f"{value:.6g}")

@@ -9,10 +9,11 @@ from scns.claims import claims
 from scns.curves import MARKED, WINDOW, epochs_to_converge
 from scns.errors import InputError
 from scns.files import atomic
+from scns.phrases import count
 from scns.report import pictures
 from scns.report.answer import answer, what
 from scns.report.groups import Group, by_data, by_number, curve, groups, history, paths
-from scns.report.markup import Value, anchor, count, difference, number, sortable, spread, text
+from scns.report.markup import Value, anchor, difference, number, sortable, spread, text
 from scns.report.opening import Opening
 from scns.report.pictures import Source
 from scns.report.repeat import command
