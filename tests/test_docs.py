@@ -1,5 +1,6 @@
 """What the pages show works: Python blocks run, `scns` lines parse, files that are named exist."""
 
+import json
 import re
 import runpy
 import shlex
@@ -81,6 +82,16 @@ def test_means_and_intervals_are_those_of_the_runs_that_are_kept() -> None:
     table = README.split("## Results")[1].split("\n\n")[0].replace("**", "")
     shown = re.findall(r"\d\d\.\d\d \+- \d\.\d\d", table)
     assert len(shown) >= 10 and not [each for each in shown if each not in kept]
+
+
+@pytest.mark.parametrize(
+    ("section", "folder"), [("Which untold setting it is", "why"), ("One setting changed", "few-levers")]
+)
+def test_accuracies_of_a_table_are_those_of_its_folder(section: str, folder: str) -> None:
+    page = RESULTS.split(f"# {section}\n")[1].split("\n#")[0]
+    told = set(re.findall(r"\b\d\d\.\d\d\b", page))
+    kept = {json.loads(path.read_text())["test"] for path in (ROOT / "docs" / "results" / folder).rglob("result.json")}
+    assert len(told) >= 8 and told == {f"{test:.2f}" for test in kept}
 
 
 def test_the_tables_of_few_negatives_are_those_of_their_runs() -> None:
