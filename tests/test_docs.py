@@ -89,9 +89,11 @@ def test_means_and_intervals_are_those_of_the_runs_that_are_kept() -> None:
 )
 def test_accuracies_of_a_table_are_those_of_its_folder(section: str, folder: str) -> None:
     page = RESULTS.split(f"# {section}\n")[1].split("\n#")[0]
-    told = set(re.findall(r"\b\d\d\.\d\d\b", page))
-    kept = {json.loads(path.read_text())["test"] for path in (ROOT / "docs" / "results" / folder).rglob("result.json")}
-    assert len(told) >= 8 and told == {f"{test:.2f}" for test in kept}
+    table = " ".join(line for line in page.splitlines() if line.startswith("|"))
+    results = (ROOT / "docs" / "results" / folder).rglob("result.json")
+    kept = {f"{json.loads(path.read_text())['test']:.2f}" for path in results}
+    in_page, in_table = (set(re.findall(r"\b\d\d\.\d\d\b", text)) for text in (page, table))
+    assert len(in_table) >= 8 and in_table <= kept <= in_page
 
 
 def test_the_tables_of_few_negatives_are_those_of_their_runs() -> None:

@@ -8,8 +8,8 @@ anchors against the teacher's table and, `symmetric`, teacher anchors against th
 teacher's head (rows of a table are constants). Heads and tables are dropped after training.
 
 The defaults are what was measured best of nine kinds of negatives with a teacher (docs/results.md): 256 corrected ones,
-drawn by the features of the table itself. With a teacher, the sample itself is the better positive by 1.5 points and
-more, and `kld=1` on top adds as much; tau and weight matter less than one seed tells. The paper's settings are presets:
+drawn by the features of the table itself. With a teacher, the sample itself was the better positive by 1.5 points, with
+the paper's settings by 3 to 4, and `kld=1` on top gave the best run; one seed each. The paper's settings are presets:
 every "InfoNCE", "InfoNCE-LM" and "InfoNCE + LM" row, with and without Class- or Instance-SCNS. The hyphen in
 "InfoNCE-LM" is a hyphen: with supervision it means mixtures alone, in the distillation appendix "InfoNCE-LM + ..." has
 the original negatives too; hence two weights.
