@@ -260,6 +260,14 @@ def test_claim_c(tmp_path: Path, best: str, verdict: str) -> None:
     assert verdicts(tmp_path)["c"] == verdict
 
 
+def test_the_best_k_is_that_of_runs_which_every_k_has(tmp_path: Path) -> None:
+    for k, test in (("k100", 60.0), ("k20", 65.0), ("k5", 61.0)):
+        put_cell(tmp_path, f"t3/instance-scns-{k}/resnet110-resnet20", [test, test + 1])
+    put_cell(tmp_path, "t3/instance-scns-k5/wrn-16-1-resnet32", [75.0, 76.0])  # a better student, and no other k
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "c")
+    assert found.evidence == "t3 instance: best instance-scns-k20"
+
+
 @pytest.mark.parametrize(("gain", "verdict"), [(1, "holds"), (-1, "fails")])
 def test_claim_d(tmp_path: Path, gain: int, verdict: str) -> None:
     pair = "resnet50-resnet8"

@@ -197,8 +197,9 @@ def _peak(ordered: list[str], accuracy: dict[str, Values]) -> tuple[str, str]:
     ends, inner = (ordered[0], ordered[-1]), ordered[1:-1]
     against = {slug: [paired(accuracy[slug], accuracy[end]) for end in ends] for slug in inner}
     signs = {slug: [each.sign if each else 0 for each in found] for slug, found in against.items()}
-    best = max(ordered, key=lambda slug: mean(accuracy[slug].values()))
-    told = f"best {best}"
+    shared = set.intersection(*({*found} for found in accuracy.values()))  # means of others would be of unlike runs
+    best = max(ordered, key=lambda slug: sum(accuracy[slug][key] for key in shared))
+    told = f"best {best}" if shared else "nothing was run with every k"
     if any(found == [1, 1] for found in signs.values()):
         return "holds", told
     if any(all(found[end] == -1 for found in signs.values()) for end in (0, 1)):
