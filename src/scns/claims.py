@@ -7,6 +7,7 @@ such pairs. Intervals are not corrected for there being several.
 import json
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -15,9 +16,10 @@ from statistics import mean, stdev
 import torch
 
 from scns import models
-from scns.curves import WINDOW, epochs_to_converge
+from scns.curves import accuracies, epochs_to_converge
+from scns.errors import InputError
 from scns.recipe import FREE
-from scns.results import Entry, Results, history
+from scns.results import Entry, Results
 
 # Student's t, 97.5 %, for 1, 2, ... 30 degrees of freedom.
 _T = (
@@ -151,10 +153,10 @@ def _converge(entries: list[Entry]) -> tuple[str, str]:
     several: dict[str, dict[Key, list[float]]] = {"infonce": {}, "class": {}, "instance": {}}
     for each in entries:
         level = each.cell.row.slug.split("-scns")[0] if each.cell else ""
-        curve = history(each.path) if level in several else []
-        epochs = epochs_to_converge(curve) if len(curve) >= WINDOW else None
-        if epochs is not None:
-            several[level].setdefault(_key(each), []).append(epochs)
+        if level in several:
+            with suppress(InputError):  # too few epochs, or not tested after each of them
+                found = epochs_to_converge(accuracies(each.path / "log.jsonl"))
+                several[level].setdefault(_key(each), []).append(found)
     speed = {level: {key: mean(all_k) for key, all_k in found.items()} for level, found in several.items()}
     return _verdict(
         [
