@@ -212,12 +212,13 @@ def test_info_nce_is_the_same_inside_autocast() -> None:
         assert torch.equal(inside, table.info_nce(z, rows, negatives))
 
 
-def test_a_temperature_can_be_learnt() -> None:
-    temperature = torch.tensor(0.1, requires_grad=True)
+def test_a_temperature_and_weights_can_be_learnt() -> None:
+    temperature, log_weights = torch.tensor(0.1, requires_grad=True), torch.zeros(2, 3, requires_grad=True)
     FeatureTable(9, 4).info_nce(
-        unit(2, 4), torch.arange(2), torch.ones(2, 3).long(), temperature=temperature
+        unit(2, 4), torch.arange(2), torch.ones(2, 3).long(), log_weights, temperature=temperature
     ).backward()
-    assert temperature.grad is not None and float(temperature.grad) != 0
+    for learnt in (temperature, log_weights):
+        assert learnt.grad is not None and bool((learnt.grad != 0).any())
 
 
 def test_numbers_and_rows_of_other_integers() -> None:

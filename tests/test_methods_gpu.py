@@ -145,6 +145,9 @@ def test_info_nce_of_a_table_equals_the_cpus() -> None:
     assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
     with pytest.raises(InputError, match="log_weights"):
         table.info_nce(z.cuda(), positives.cuda(), negatives.cuda(), log_weights[:, 1:].cuda())
+    learnt = log_weights.cuda().requires_grad_()
+    (gradient,) = torch.autograd.grad(table.info_nce(z.cuda(), positives.cuda(), negatives.cuda(), learnt), learnt)
+    assert bool((gradient > 0).any())
 
 
 def test_soft_negatives_are_drawn_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,12 +252,37 @@ def test_claim_a(tmp_path: Path, fast: int, verdict: str) -> None:
     assert verdicts(tmp_path)["a"] == verdict
 
 
+def test_convergence_is_judged_by_runs_that_were_tested_after_every_epoch(tmp_path: Path) -> None:
+    for row, every in (("class-scns-k20", 1), ("instance-scns-k50", 2)):
+        found = tables.cell(f"t3/{row}/wrn-16-1-resnet32")
+        for seed in range(3):
+            out, recipe = tables.folder(found.run, seed, tmp_path), replace(found.recipe, seed=seed, data_seed=0)
+            put(out, replace(recipe, evaluate_every=every), 70)
+            curve = [10.0] * (9 + seed) + [70.0] * 20
+            Folder(out).log(
+                [
+                    {"epoch": epoch} | ({"test": test} if epoch % every == 0 else {})
+                    for epoch, test in enumerate(curve, 1)
+                ]
+            )
+    (found_a,) = (each for each in claims(results.read(tmp_path)) if each.letter == "a")
+    assert (found_a.verdict, found_a.evidence) == ("undecided", "no runs to compare")  # the same curves: no difference
+
+
 @pytest.mark.parametrize(("best", "verdict"), [("k20", "holds"), ("k100", "fails")])
 def test_claim_c(tmp_path: Path, best: str, verdict: str) -> None:
     for k in ("k100", "k20", "k5"):
         high = 5.0 if k == best else 0.0
         put_cell(tmp_path, f"t3/instance-scns-{k}/resnet110-resnet20", [60 + high, 61 + high, 62.1 + high])
     assert verdicts(tmp_path)["c"] == verdict
+
+
+def test_the_best_k_is_that_of_runs_which_every_k_has(tmp_path: Path) -> None:
+    for k, test in (("k100", 60.0), ("k20", 65.0), ("k5", 61.0)):
+        put_cell(tmp_path, f"t3/instance-scns-{k}/resnet110-resnet20", [test, test + 1])
+    put_cell(tmp_path, "t3/instance-scns-k5/wrn-16-1-resnet32", [75.0, 76.0])  # a better student, and no other k
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "c")
+    assert found.evidence == "t3 instance: best instance-scns-k20"
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(1, "holds"), (-1, "fails")])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scns import soft
+from scns import chances, soft
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 from scns.sampling import (
@@ -202,6 +203,26 @@ def test_systematic_counts_stay_within_one_of_their_mean() -> None:
     mean = 1000 * SAMPLERS["instance"].probabilities(EVERY)  # type: ignore[operator]
     assert ((log_weights.exp() - mean).abs() <= 1 + 1e-3).all()
     assert torch.equal(log_weights.exp().round().sum(1), torch.full((COUNT,), 1000.0))
+
+
+@pytest.mark.parametrize(("k", "num"), [(20_000, 1 << 20), (600_000, 40_000), (7, 5000)])
+def test_systematic_counts_are_exact_for_many_draws_of_many(k: int, num: int) -> None:
+    """The products of draws and weights can need more than 64 bits."""
+    weights = torch.randint(1, 3, (1, k), generator=torch.Generator().manual_seed(0)) * (chances.UNIT // 2)
+    counts = chances.systematic_counts(weights, torch.tensor([[0.3]], dtype=torch.float64), num)
+    total = int(weights.sum())
+    ends = list(accumulate(weights[0].tolist()))
+    upto = [(num * end + int(0.3 * total)) // total for end in ends]
+    assert counts[0].tolist() == [upto[0], *(after - before for before, after in pairwise(upto))]
+
+
+@pytest.mark.parametrize("num", [1, 16, 256, 4096])
+def test_evenly_spaced_draws_stay_below_the_last_candidate(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One offset in 2^53 is so close to 1 that the last position would round to it."""
+    last = torch.tensor([[1 - 2.0**-53]], dtype=torch.float64)
+    monkeypatch.setattr(chances, "offset", lambda *keys: last)
+    position = chances.even_positions(0, torch.tensor([0]), num, 0)
+    assert int(chances.pick(torch.tensor([[3, 10]]), position).max()) == 1
 
 
 def test_weights_give_the_loss_of_the_repeated_negatives() -> None:

@@ -16,8 +16,9 @@ class NeighborBatchSampler(Sampler[list[int]]):
 
     A batch of `batch_size` rows has a = batch_size // (1 + positives + negatives) anchors; row i < a is an anchor, its
     j-th positive is row a + i * positives + j, and its negatives follow all positives in the same way. Every sample is
-    an anchor once an epoch. Batches depend on (seed, epoch) alone; with `num_replicas`, rank r takes every
-    num_replicas-th batch, and all ranks get the same number.
+    an anchor once an epoch, but for those at its end that fill no batch (kept by drop_last=False) or not one of every
+    rank. Batches depend on (seed, epoch) alone; with `num_replicas`, rank r takes every num_replicas-th batch, and all
+    ranks get the same number.
 
         batches = scns.NeighborBatchSampler(sampler, labels, batch_size=96)   # 32 anchors, 32 positives, 32 negatives
         for epoch in range(10):

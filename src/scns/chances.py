@@ -12,6 +12,8 @@ from scns.errors import InputError
 Epoch = int | Tensor
 
 UNIT = 1 << 30  # integer weight of the likeliest candidate; nothing weighs less than 1
+_BELOW_1 = 1 - 2.0**-53  # the largest of the positions
+_SOME = 1 << 12  # draws that are counted at a time where products with all of them would not fit 64 bits
 
 
 def as_integers(log_weights: Tensor) -> Tensor:
@@ -44,8 +46,9 @@ def positions(seed: int, anchors: Tensor, num: int, epoch: Epoch, stream: int = 
 
 
 def even_positions(seed: int, anchors: Tensor, num: int, epoch: Epoch, stream: int = draws.NEGATIVES) -> Tensor:
-    """Evenly spaced numbers from one random offset, float64 [batch, num]: systematic sampling."""
-    return (columns(num, anchors) + offset(seed, anchors, epoch, stream)) / num
+    """Evenly spaced numbers from one random offset, float64 [batch, num], all below 1: systematic sampling."""
+    spaced = (columns(num, anchors) + offset(seed, anchors, epoch, stream)) / num
+    return spaced.clamp_(max=_BELOW_1)  # the last one may be rounded up to 1, where there is no candidate
 
 
 def pick(integers: Tensor, position: Tensor) -> Tensor:
@@ -68,7 +71,13 @@ def systematic_counts(integers: Tensor, start: Tensor, num: int) -> Tensor:
     """How often each candidate is met by `num` evenly spaced positions: num * share on average, int64 [batch, k]."""
     ends = integers.cumsum(1)
     total = ends[:, -1:]
-    upto = (num * ends + (start * total).long()) // total
+    first = (start * total).long()
+    if num * ends.shape[1] < 1 << 33:
+        upto = (num * ends + first) // total
+    else:  # the same by long division
+        many, few = divmod(num, _SOME)
+        upto, rest = many * ends // total, many * ends % total
+        upto = _SOME * upto + (_SOME * rest + few * ends + first) // total
     return torch.diff(upto, dim=1, prepend=torch.zeros_like(total))
 
 

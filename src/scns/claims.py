@@ -7,6 +7,7 @@ such pairs. Intervals are not corrected for there being several.
 import json
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -15,9 +16,10 @@ from statistics import mean, stdev
 import torch
 
 from scns import models
-from scns.curves import WINDOW, epochs_to_converge
+from scns.curves import accuracies, epochs_to_converge
+from scns.errors import InputError
 from scns.recipe import FREE
-from scns.results import Entry, Results, history
+from scns.results import Entry, Results
 
 # Student's t, 97.5 %, for 1, 2, ... 30 degrees of freedom.
 _T = (
@@ -151,10 +153,10 @@ def _converge(entries: list[Entry]) -> tuple[str, str]:
     several: dict[str, dict[Key, list[float]]] = {"infonce": {}, "class": {}, "instance": {}}
     for each in entries:
         level = each.cell.row.slug.split("-scns")[0] if each.cell else ""
-        curve = history(each.path) if level in several else []
-        epochs = epochs_to_converge(curve) if len(curve) >= WINDOW else None
-        if epochs is not None:
-            several[level].setdefault(_key(each), []).append(epochs)
+        if level in several:
+            with suppress(InputError):  # too few epochs, or not tested after each of them
+                found = epochs_to_converge(accuracies(each.path / "log.jsonl"))
+                several[level].setdefault(_key(each), []).append(found)
     speed = {level: {key: mean(all_k) for key, all_k in found.items()} for level, found in several.items()}
     return _verdict(
         [
@@ -197,8 +199,9 @@ def _peak(ordered: list[str], accuracy: dict[str, Values]) -> tuple[str, str]:
     ends, inner = (ordered[0], ordered[-1]), ordered[1:-1]
     against = {slug: [paired(accuracy[slug], accuracy[end]) for end in ends] for slug in inner}
     signs = {slug: [each.sign if each else 0 for each in found] for slug, found in against.items()}
-    best = max(ordered, key=lambda slug: mean(accuracy[slug].values()))
-    told = f"best {best}"
+    shared = set.intersection(*({*found} for found in accuracy.values()))  # means of others would be of unlike runs
+    best = max(ordered, key=lambda slug: sum(accuracy[slug][key] for key in shared))
+    told = f"best {best}" if shared else "nothing was run with every k"
     if any(found == [1, 1] for found in signs.values()):
         return "holds", told
     if any(all(found[end] == -1 for found in signs.values()) for end in (0, 1)):

@@ -37,7 +37,7 @@ def read_curves(folder: str | Path) -> tuple[dict[str, list[float]], list[str]]:
     for path in found:
         label = path.parent.relative_to(root).as_posix()
         try:
-            curves[root.resolve().name if label == "." else label] = _accuracies(path)
+            curves[root.resolve().name if label == "." else label] = accuracies(path)
         except InputError as error:
             left_out.append(str(error))
     if not curves:
@@ -45,13 +45,13 @@ def read_curves(folder: str | Path) -> tuple[dict[str, list[float]], list[str]]:
     return curves, left_out
 
 
-def _accuracies(path: Path) -> list[float]:
-    """The test accuracy of every epoch of the main stage."""
+def accuracies(path: Path) -> list[float]:
+    """The test accuracy of every epoch of the main stage, from a run's log.jsonl."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         main = [line for line in lines if "stage" not in line]
         tested = [float(line["test"]) for line in main if "test" in line]
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"'{path}' cannot be read ({error}); it was left out.") from None
     if len(tested) < len(main):
         few = f"{len(tested)} of {len(main)} epochs"

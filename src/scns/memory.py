@@ -220,7 +220,8 @@ class FeatureTable(nn.Module):
         _check_rows("positives", positives, self.part.total)
         _check_rows("negatives", negatives, self.part.total)
         z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
-        plain = not isinstance(temperature, Tensor)  # a tensor may be learnt: the kernel has no gradient for it
+        # What may be learnt is not for the kernel, which has a gradient for z alone.
+        plain = not isinstance(temperature, Tensor) and (log_weights is None or not log_weights.requires_grad)
         if plain and not self.part.divided and negatives.dim() == 2 and z.is_cuda:
             rows = torch.cat([positives[:, None], negatives], dim=1)
             agree = log_weights is None or log_weights.shape == negatives.shape

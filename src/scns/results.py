@@ -135,15 +135,6 @@ def read(folder: str | Path) -> Results:
     return Results(sorted(entries, key=_order), skipped)
 
 
-def history(path: Path) -> list[float]:
-    """The test accuracy after each evaluated epoch of a run."""
-    try:
-        lines = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
-    except (OSError, ValueError):
-        return []
-    return [line["test"] for line in lines if "test" in line]
-
-
 def write_csv(lines: Iterable[Line], path: str | Path) -> None:
     """A row for each line; lists are words with spaces between."""
     with atomic(Path(path)) as temporary, open(temporary, "w", newline="") as file:

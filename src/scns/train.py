@@ -348,9 +348,7 @@ def _fill(run: Run) -> None:
 
 def _read_result(run: Run) -> None:
     run.result = run.folder.result()
-    found = run.folder.load()
-    if found is not None:
-        run.resume()
+    run.resume()
 
 
 def _wait(packs: list[Pack]) -> None:

@@ -11,11 +11,6 @@ from scns.cli import screen
 
 app = typer.Typer(help="List the training objectives and their arguments.")
 
-_NEEDS = {
-    "preacts": "pre-activations",
-    "embeddings": "embeddings of the training set",
-    "class_vectors": "label names",
-}
 # One argument a line, as every method writes them: name, annotation and default, comment.
 _ARGUMENT = re.compile(r"^\s+(?P<name>\w+):.*?#\s*(?P<comment>.+)$", re.MULTILINE)
 
@@ -30,7 +25,7 @@ def table(context: typer.Context) -> None:
     rows: list[list[object]] = []
     for name in methods.names():
         module = methods.module(name)
-        needs = ", ".join(_NEEDS.get(need, need) for need in module.Objective.needs)
+        needs = ", ".join(need.replace("preacts", "pre-activations") for need in module.Objective.needs)
         weight, source = _weight(name, module)
         rows.append([name, needs, weight, source, getattr(module, "REFERENCE", "")])
     columns = {"method": "left", "uses": "left", "weight": "right", "weight from": "left", "reference": "left"}

@@ -77,7 +77,7 @@ class Method(nn.Module):
     Total loss = ce * cross-entropy + kld * distillation of logits + the method's own terms.
     """
 
-    needs: tuple[str, ...] = ()  # of "teacher", "maps", "preacts", "embeddings", "class_vectors"
+    needs: tuple[str, ...] = ()  # of "teacher", "logits", "embedding", "maps", "preacts"
     # Whether a sample's loss depends on others of its batch: processes that train together then all compute it of the
     # whole batch. False: each computes it of its share, and the mean is taken of the shares.
     whole_batch = True
