@@ -220,6 +220,8 @@ def sample(
     from scns.files import atomic
     from scns.neighbors import NeighborTable
 
+    if out is not None and out.suffix != ".npy":
+        raise InputError(f"'{out}' must end in .npy.")
     loaded = NeighborTable.load(table)
     rows = _anchors(anchors, len(loaded))
     drawn = _sampler(loaded, scale, seed).sample(torch.tensor(rows), num, epoch=epoch, distinct=distinct)
@@ -308,7 +310,10 @@ def _pictures(
             f"Pictures must be uint8 [n, 3, h, w] or [n, h, w, 3], but '{images}' is {tuple(pixels.shape)}."
         )
     if len(pixels) != len(loaded):
-        raise InputError(f"The table has {len(loaded)} rows, but '{images}' has {len(pixels)} pictures.")
+        raise InputError(
+            f"The table has {len(loaded)} rows, but '{images}' has {len(pixels)} pictures; --images takes those of the "
+            "table's rows: a data set's name stands for its training images, a .npy file for any."
+        )
     return loaded, pixels, labels, words
 
 
