@@ -106,7 +106,12 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
             ("neighbors", "gallery", "old.safetensors", "--images", "pictures.npy", "--out", "g.html", "--anchors", 0),
             "at least 1",
         ),
-        (("neighbors", "gallery", "old.safetensors", "--images", "cifar10-mini", "--out", "g.html"), "90 rows.*2500"),
+        (
+            ("neighbors", "gallery", "old.safetensors", "--images", "cifar10-mini", "--out", "g.html"),
+            "90 rows.*2500.*its training images",
+        ),
+        (("neighbors", "sample", "old.safetensors", "--out", "n.txt"), "'n.txt' must end in .npy"),
+        ((*BUILD, "--out", "t.safetensors", "--chunk-rows", -1), "chunk_rows=-1 must be"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_no_file(scns: Run, folder: Path, words: tuple, message: str) -> None:

@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 from rich.console import Console
 
+import scns as package
 from conftest import ALONE, disk_of
 from engine_runs import SIZE, recipe, root, single, small_words, teacher
 from scns import augment, datasets
@@ -263,6 +266,9 @@ def test_embeddings_are_the_pooled_features(scns: Callable, tmp_path: Path) -> N
     assert own.code == 0 and np.load(out).shape == (120, 64)
     ran = scns("embed", teacher(), "--out", tmp_path / "e.txt")
     assert ran.code == 2 and "must end in .npy" in ran.err
+    ran = scns("embed", teacher(), "--out", out, "--labels", tmp_path / "." / out.name)
+    assert ran.code == 2 and "cannot hold both the embeddings and the labels" in ran.err
+    assert np.load(out).shape == (120, 64)
     ran = scns("embed", teacher(), "--data", "cifar11", "--out", out)
     assert ran.code == 2 and "Unknown data set 'cifar11'" in ran.err
 
@@ -304,6 +310,24 @@ def test_an_exported_student_is_used_without_scns(scns: Callable, tmp_path: Path
     assert set(told["keys"]) - own <= {name for name in student.network.state_dict()} and own <= set(told["keys"])
     assert told["fc"] == student.network.fc.weight.tolist()
     assert told["classes"] == list(student.classes)
+
+
+def test_the_lines_that_an_export_prints_are_the_students_logits(
+    scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line by line, with names that need quoting; onnxruntime gives a list of outputs."""
+    images = torch.randn(5, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = load_student(teacher()).network(images)
+    monkeypatch.setattr("scns.export._onnx", lambda network, student, path: path.write_text(""))
+    monkeypatch.setattr("scns.export.find_spec", lambda name: name)
+    outputs = SimpleNamespace(run=lambda names, given: [wanted[: len(given["images"])]])
+    known = {"torch": torch, "scns": package, "safetensors": safetensors, "images": images}
+    for ending in (".safetensors", ".pt2", ".onnx"):
+        line = scns("export", teacher(), "--to", tmp_path / f"it's{ending}").out.splitlines()[1]
+        names = {**known, "onnxruntime": SimpleNamespace(InferenceSession=lambda path: outputs)}
+        exec(line, names)
+        assert torch.allclose(names["logits"], wanted, atol=1e-5), line
 
 
 def test_exports_that_cannot_be_are_told(scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

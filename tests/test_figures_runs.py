@@ -161,6 +161,7 @@ def test_what_a_run_sees_and_what_words_say(tmp_path: Path) -> None:
     made = from_runs.drawn(read(tmp_path), tmp_path, ["classes", "sphere"])
     assert list(made.figures) == ["classes-runs", *(f"classes-runs-block-{n}" for n in range(1, 6))]
     assert "did not keep its student" in made.missing[0]
+    assert "no-weights/recipe.json --out FOLDER" in made.missing[0]  # and no checkpoint to write it from
     assert "no run kept its student" in made.figures["classes-runs"]().axes[0].get_title()
 
 

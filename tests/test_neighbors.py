@@ -303,6 +303,9 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
         (lambda x, y: (x, y, {"positive": 1.5}), "quantile"),
         (lambda x, y: (x, y, {"positive": 2}), "quantile"),
         (lambda x, y: (x, y, {"rows": range(3, 500)}), "rows=range"),
+        (lambda x, y: (x, y, {"chunk_rows": -1}), "chunk_rows=-1 must be a whole number of at least 1"),
+        (lambda x, y: (x, y, {"chunk_rows": 2.5}), "chunk_rows=2.5 must be"),
+        (lambda x, y: (x, y, {"backend": "classes", "probe": 0}), "probe=0 must be a whole number of at least 1"),
         (lambda x, y: (x, y, {"backend": "classes"}), "label for every row"),
     ],
 )

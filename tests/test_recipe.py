@@ -210,6 +210,7 @@ def test_a_named_recipe_can_be_trained_and_says_how(name: str) -> None:
         recipe if recipe.teacher or "needs a teacher" not in about else recipe.with_settings(["teacher=run"])
     )
     assert f"scns train {name}" in about and "Expected accuracy" in about
+    assert "+-" not in about or "standard deviation" in about  # elsewhere +- is a 95 % interval
     for command in re.findall(r"scns train (\S+)", about):
         assert command in NAMED
     for word in re.findall(r"--set (\S+=\S+)", about):

@@ -348,13 +348,14 @@ def test_the_line_repeats_the_run(name: str) -> None:
     recipe = tables.cell(name).recipe if "/" in name else recipes.named(name)
     for changed in (
         recipe,
-        replace(recipe, seed=3, data_seed=0, subset=400, teacher="a b/run", milestones=(2,), lr=0.1),
+        replace(recipe, seed=3, data_seed=0, subset=400, teacher="a b/run", milestones=(2,), lr=0.1, root="my data"),
     ):
         words = shlex.split(command(changed, "runs/x"))
         assert words[:2] == ["scns", "train"] and words[-2:] == ["--out", "again/runs/x"]
         words = words[:-2]
         assert words[3::2] == ["--set"] * len(words[3::2])
-        assert not differences(recipes.named(words[2]).with_settings(words[4::2]), changed)
+        again = recipes.named(words[2]).with_settings(words[4::2])
+        assert not differences(again, changed) and again.root == changed.root
 
 
 def test_the_line_repeats_what_divided_tables_meant() -> None:

@@ -306,6 +306,16 @@ def test_soft_refreshed_follows_new_embeddings() -> None:
         )
 
 
+def test_soft_keeps_what_it_had_where_new_embeddings_are_no_numbers() -> None:
+    broken = X.index_fill(0, torch.tensor([3]), torch.nan)
+    for clusters in (None, 24):
+        sampler = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters)
+        before = sampler.sample(EVERY, 9)
+        with pytest.raises(InputError, match=r"1 embeddings are NaN or infinite \(rows 3\)"):
+            sampler.refresh_(broken)
+        assert torch.equal(sampler.sample(EVERY, 9), before)
+
+
 def test_importance_sampling_needs_fewer_draws_than_uniform() -> None:
     """With the scale near 1 / temperature the corrected estimate of the log-sum has a smaller error."""
     unit = F.normalize(X, dim=1)

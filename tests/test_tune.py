@@ -47,7 +47,9 @@ def test_command(scns: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     words = ("tune", "mini-uniform", "--epochs", 1, *small_words(), "--out", "t")
     code, out, _ = scns(*words, "--grid", "method.negatives=4,16")
-    assert code == 0 and out.count("method.negatives=") == 3 and "best" in out
+    assert code == 0 and out.count("method.negatives=") == 3 and "best" in out and "on all images: " in out
+    _, out, _ = scns(*words[:-1], "fewer", "--subset", 60, "--grid", "method.negatives=4")
+    assert "method.negatives=4, on 60 images: " in out
     for grid, message in (("method.negativez=4", "did you mean negatives"), ("lr", "must be key=value")):
         code, _, err = scns(*words, "--grid", grid)
         assert code == 2 and re.search(message, err)

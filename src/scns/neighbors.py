@@ -85,6 +85,7 @@ class NeighborTable:
         a sentence with the bytes before they are allocated.
         """
         device, k = checks.place(device), _whole(k)
+        _check_at_least_one(chunk_rows=chunk_rows, probe=probe)
         if memory is not None or isinstance(embeddings, Sequence):
             if backend != "exact":
                 raise InputError(f"Only backend='exact' searches in blocks, not '{backend}'; leave memory= out.")
@@ -462,6 +463,12 @@ def _check_choices(
         raise InputError(f"positive={positive} is not a quantile from 0 to 1.")
     if rows is not None and not (rows.step == 1 and 0 <= rows.start < rows.stop <= count):
         raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
+
+
+def _check_at_least_one(**given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None and (not checks.is_whole(value) or value < 1):
+            raise InputError(f"{name}={value!r} must be a whole number of at least 1; left out, scns chooses it.")
 
 
 def _whole(k: Any) -> int:

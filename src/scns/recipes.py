@@ -32,8 +32,8 @@ def cifar10(student: str = "resnet20", method: str = "ce", **changes: object) ->
     Command: scns train cifar10 --set root=data
     Other rows: --set student=wrn-16-1 --set method=infonce --set preset=t1-class
     Epochs and milestones are ours: the paper does not say.
-    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2): resnet20 91.03 % +- 0.16, resnet32
-    91.68 % +- 0.12; the paper prints 91.14 and 92.49. Others not yet measured.
+    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2, +- their standard deviation): resnet20
+    91.03 % +- 0.16, resnet32 91.68 % +- 0.12; the paper prints 91.14 and 92.49. Others not yet measured.
     Time: resnet20 alone 1.01 s an epoch on one NVIDIA H200 (two epochs timed), so about 3.5 min.
     """
     base = Recipe(data="cifar10", student=student, method=method, epochs=200, batch=128, lr=0.01, milestones=(100, 150))
@@ -44,7 +44,7 @@ def cifar10_teacher(student: str = "wrn-16-2", **changes: object) -> Recipe:
     """CIFAR-10, a good small teacher: wrn-16-2, lr 0.1 with Nesterov momentum, batch 128, cosine over 200 epochs.
 
     Command: scns train cifar10-teacher --set root=data --precision bf16 --set compile=network --out runs/teacher
-    Expected accuracy: 94.14 % +- 0.21 (seeds 0 to 2) in 125 s on one NVIDIA H200.
+    Expected accuracy: 94.14 % +- 0.21 (seeds 0 to 2, their standard deviation) in 125 s on one NVIDIA H200.
     """
     base = Recipe(data="cifar10", student=student, epochs=200, batch=128, lr=0.1, nesterov=True, schedule="cosine")
     return _changed(base, changes)
@@ -57,7 +57,7 @@ def cifar100(student: str = "resnet20", method: str = "ce", **changes: object) -
     A teacher: scns train cifar100 --set student=resnet110 --out runs/resnet110
     A student of it: scns train cifar100 --set method=kld --set teacher=runs/resnet110 --out runs/kld
     Expected accuracy: resnet20 68.43 % (seed 0) in 325 s on one NVIDIA H200; with --precision bf16 and
-    --set compile=network 69.19 % +- 0.14 (seeds 0 to 2), and resnet110 73.63 % (seed 0).
+    --set compile=network 69.19 % +- 0.14 (seeds 0 to 2, their standard deviation), and resnet110 73.63 % (seed 0).
     Time with a live resnet110 as teacher, by distillation of logits: 2.37 s an epoch on one NVIDIA H200 without its
     tests, so about 8 min.
     """
@@ -71,8 +71,8 @@ def cifar100_repdistiller(student: str = "resnet20", method: str = "ce", **chang
     Command: scns train cifar100-repdistiller --set root=data
     A teacher: scns train cifar100-repdistiller --set student=resnet110 --out runs/resnet110
     Another method with its weights: --set method=at --set preset=repdistiller --set teacher=runs/resnet110
-    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2): resnet20 69.47 % +- 0.36;
-    RepDistiller publishes 69.06 %, and 74.31 % for resnet110, which is not yet measured here.
+    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2, +- their standard deviation): resnet20
+    69.47 % +- 0.36; RepDistiller publishes 69.06 %, and 74.31 % for resnet110, which is not yet measured here.
     Time: resnet20 alone 1.60 s an epoch on one NVIDIA H200 (two epochs timed), so about 6.5 min.
     """
     base = Recipe(data="cifar100", student=student, method=method, epochs=240, milestones=(150, 180, 210))
@@ -83,8 +83,8 @@ def cifar100_repdistiller_kd() -> Recipe:
     """CIFAR-100 with RepDistiller's schedule and its distillation of logits; needs a teacher.
 
     Command: scns train cifar100-repdistiller-kd --set teacher=runs/resnet110 --set root=data
-    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2): 70.70 % +- 0.56 with a resnet110 of
-    73.63 %; RepDistiller publishes 70.67 % with one of 74.31 %.
+    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2, +- their standard deviation):
+    70.70 % +- 0.56 with a resnet110 of 73.63 %; RepDistiller publishes 70.67 % with one of 74.31 %.
     Time: one student alone 2.37 s an epoch on one NVIDIA H200 without its tests, so about 10 min.
     """
     return cifar100_repdistiller(method="kld", preset="repdistiller")
@@ -95,8 +95,8 @@ def cifar100_repdistiller_crd() -> Recipe:
 
     Command: scns train cifar100-repdistiller-crd --set teacher=runs/resnet110 --set root=data
     Its negatives are drawn without repetition, which here takes longer: --set method.distinct=true
-    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2): 71.33 % +- 0.17 with a resnet110 of
-    73.63 %; RepDistiller publishes 71.46 % with one of 74.31 %.
+    Expected accuracy with --precision bf16 --set compile=network (seeds 0 to 2, +- their standard deviation):
+    71.33 % +- 0.17 with a resnet110 of 73.63 %; RepDistiller publishes 71.46 % with one of 74.31 %.
     Time: one student alone 2.76 s an epoch on one NVIDIA H200 without its tests, so about 11 min.
     """
     return cifar100_repdistiller(method="crd", preset="repdistiller", arguments={"distinct": False})

@@ -1,6 +1,7 @@
 """Run folders after training: a table of them, and the students they hold."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,13 +78,21 @@ def summary(path: str | Path) -> Summary:
     return Summary(folder.path, recipe, len(main), test, float(progress["seconds"]), "unfinished")
 
 
+def _again(folder: Folder) -> str:
+    """How a finished run gets its student back."""
+    if (folder.path / "last.safetensors").exists():
+        return _AGAIN
+    recipe = shlex.quote(str(folder.path / "recipe.json"))
+    return f"it has no checkpoint either, so train it again: scns train {recipe} --out FOLDER"
+
+
 def load_student(path: str | Path) -> Student:
     """The student of a finished run, in evaluation mode: `load_student("runs/first").network(images)` gives logits."""
     folder = Folder(path)
     recipe = folder.recipe()
     weights = folder.path / "model.safetensors"
     if not weights.exists() and folder.finished:
-        raise InputError(f"The run '{folder.path}' did not keep its student (model.safetensors); {_AGAIN}.")
+        raise InputError(f"The run '{folder.path}' did not keep its student (model.safetensors); {_again(folder)}.")
     if not weights.exists():
         raise InputError(f"The run '{folder.path}' is not finished, so it has no student yet; go on with scns train.")
     try:
@@ -92,7 +101,7 @@ def load_student(path: str | Path) -> Student:
         classes, mean, std = tuple(about["classes"]), tuple(about["mean"]), tuple(about["std"])
         size = int(about["size"])
     except (SafetensorError, KeyError, AttributeError, ValueError) as error:
-        raise InputError(f"'{weights}' is cut short or of another kind ({error}); {_AGAIN}.") from None
+        raise InputError(f"'{weights}' is cut short or of another kind ({error}); {_again(folder)}.") from None
     network = models.load_weights(models.build(recipe.student, len(classes)), weights).eval()
     network.input_size = recipe.input_size
     return Student(network.to(memory_format=torch.channels_last), recipe.student, classes, size, mean, std)  # type: ignore[call-overload]

@@ -5,7 +5,7 @@ Every sampler answers three questions about a batch of anchors (sample numbers, 
   sample(anchors, num)   indices of `num` independent draws
   weights(anchors, num)  the same number of draws as m logits with log-weights, for losses that sum over negatives:
                          sum_draws exp(s_j) = sum_j count_j exp(s_j) = logsumexp_j(s_j + log count_j); with
-                         correct=True the weighted sum estimates the sum over all negatives without bias
+                         correct=True the weighted sum estimates the sum over all it can draw, without bias
   log_probability(anchors, indices)   log q(index | anchor)
 
 Draws are a function of (seed, epoch, anchor, draw) alone: the same for any batch size, order, worker or device. To keep

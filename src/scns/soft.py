@@ -78,13 +78,14 @@ class SoftNegatives(Negatives):
         embeddings = checks.tensor(embeddings, "Embeddings")
         if embeddings.shape != self.unit.shape:
             raise InputError(f"This sampler holds embeddings {tuple(self.unit.shape)}, not {tuple(embeddings.shape)}.")
-        self.unit.copy_(F.normalize(embeddings.detach().float(), dim=1)[self.pool.order])
-        if not bool(self.unit.isfinite().all()):
-            rows = self.pool.order[~self.unit.isfinite().all(1)].sort().values.tolist()
+        unit = F.normalize(embeddings.detach().float(), dim=1)[self.pool.order]
+        if not bool(unit.isfinite().all()):
+            rows = self.pool.order[~unit.isfinite().all(1)].sort().values.tolist()
             raise InputError(
                 f"{len(rows)} embeddings are NaN or infinite (rows {', '.join(map(str, rows[:5]))}"
                 f"{', ...' if len(rows) > 5 else ''}); leave them out or embed them again."
             )
+        self.unit.copy_(unit)
         if self.clusters is not None:
             with torch.autocast(self.unit.device.type, enabled=False):  # which would round similarities
                 self._cluster()

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Build, inspect and sample neighbour tables.", no_args_is_help=True)
 
 Table = Annotated[Path, typer.Argument(help="A table (.safetensors) or the index of its shards (.index.json).")]
-Embeddings = Annotated[str | None, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors: float \\[rows, dim].")]
+_EMBEDDINGS = ".npy, .npz (file.npz:key), .safetensors or the .index.json of shards: float \\[rows, dim]."
+Embeddings = Annotated[str | None, typer.Option(help=_EMBEDDINGS)]
 Labels = Annotated[
     str | None,
     typer.Option(
-        help="Integer labels \\[rows], same formats; -1 = unlabelled. Without them only the row itself is left out."
+        help="Integer labels \\[rows], one such file; -1 = unlabelled. Without them only the row itself is left out."
     ),
 ]
 Scale = Annotated[float, typer.Option(help="P = softmax(scale * cosine); 0 draws uniformly from the neighbours.")]
@@ -34,7 +35,7 @@ _EXCLUDE = ("label", "self", "none")
 
 @app.command()
 def build(
-    embeddings: Annotated[str, typer.Option(help=".npy, .npz (file.npz:key) or .safetensors: float \\[rows, dim].")],
+    embeddings: Annotated[str, typer.Option(help=_EMBEDDINGS)],
     out: Annotated[Path, typer.Option(help="Where to write the table (.safetensors).")],
     labels: Labels = None,
     k: Annotated[int, typer.Option("-k", help="Neighbours to keep for every row.")] = 500,
@@ -220,6 +221,8 @@ def sample(
     from scns.files import atomic
     from scns.neighbors import NeighborTable
 
+    if out is not None and out.suffix != ".npy":
+        raise InputError(f"'{out}' must end in .npy.")
     loaded = NeighborTable.load(table)
     rows = _anchors(anchors, len(loaded))
     drawn = _sampler(loaded, scale, seed).sample(torch.tensor(rows), num, epoch=epoch, distinct=distinct)
@@ -308,7 +311,10 @@ def _pictures(
             f"Pictures must be uint8 [n, 3, h, w] or [n, h, w, 3], but '{images}' is {tuple(pixels.shape)}."
         )
     if len(pixels) != len(loaded):
-        raise InputError(f"The table has {len(loaded)} rows, but '{images}' has {len(pixels)} pictures.")
+        raise InputError(
+            f"The table has {len(loaded)} rows, but '{images}' has {len(pixels)} pictures; --images takes those of the "
+            "table's rows: a data set's name stands for its training images, a .npy file for any."
+        )
     return loaded, pixels, labels, words
 
 

@@ -227,6 +227,8 @@ def _check_names(out: Path, labels: Path | None, parts: int, world: int) -> None
         raise InputError(f"'{out}' must end in {ending}{why}.")
     if labels is not None and labels.suffix != ".npy":
         raise InputError(f"'{labels}' must end in .npy.")
+    if labels is not None and labels.resolve() == out.resolve():
+        raise InputError(f"'{out}' cannot hold both the embeddings and the labels; give --labels another name.")
     if parts and parts < world:
         raise InputError(f"--shards {parts} leaves some of the {world} ranks without work; give at least {world}.")
 
@@ -273,11 +275,12 @@ def export(
     ending = check_ending(to)
     student = load_student(run)
     write(student, to)
+    file = repr(str(to))
     how = {
-        ".safetensors": f"network = scns.models.build('{student.name}', {len(student.classes)}); "
-        f"network.load_state_dict(safetensors.torch.load_file('{to}'))",
-        ".pt2": f"logits = torch.export.load('{to}').module()(images)",
-        ".onnx": f"logits = onnxruntime.InferenceSession('{to}').run(None, {{'images': images}})",
+        ".safetensors": f"network = scns.models.build('{student.name}', {len(student.classes)}).eval(); "
+        f"network.load_state_dict(safetensors.torch.load_file({file})); logits = network(images)",
+        ".pt2": f"logits = torch.export.load({file}).module()(images)",
+        ".onnx": f"logits = onnxruntime.InferenceSession({file}).run(None, {{'images': images}})[0]",
     }
     screen.out.print(f"{to}: {student.name}, {len(student.classes)} classes", markup=False)
     screen.out.print(how[ending], markup=False)

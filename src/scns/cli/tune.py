@@ -54,11 +54,13 @@ def tune(
         for trial in found.trials
     ]
     screen.table("", {"settings": "left", "validation %": "right", "": "left"}, rows)
+    used = found.final.job.recipe.subset
+    trained_on = f"on {used:,} images" if used else "on all images"
     if found.final.result is None:
-        screen.complain(f"The winner could not be trained on all images: {found.final.error}")
+        screen.complain(f"The winner could not be trained {trained_on}: {found.final.error}")
         raise typer.Exit(1)
     screen.out.print(
-        f"{' '.join(found.best.settings)}, on all images: {found.final.result['test']:.2f} % of the test images.",
+        f"{' '.join(found.best.settings)}, {trained_on}: {found.final.result['test']:.2f} % of the test images.",
         markup=False,
     )
     screen.out.print(f"run: {found.final.job.out}", markup=False)

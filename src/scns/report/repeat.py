@@ -28,6 +28,8 @@ def _from(name: str, recipe: Recipe) -> list[str] | None:
     changed = {key: new for key, (_, new) in differences(base, recipe).items() if key != "arguments"}
     if meant:  # a preset is what it means
         changed.pop("preset", None)
+    if recipe.root != base.root:  # no part of a setting, but without it the line finds no images
+        changed["root"] = recipe.root
     settings = [f"{key}={as_text(value)}" for key, value in changed.items()]
     try:
         given, before = (meant, resolved(base.with_settings(settings))) if meant else (recipe.arguments, base.arguments)
