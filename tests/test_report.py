@@ -27,7 +27,7 @@ from scns.report.opening import Change, Network, Opening
 from scns.report.page import page, write_report
 from scns.report.pictures import Source, gallery
 from scns.report.repeat import command
-from scns.report.svg import Curve, chart
+from scns.report.svg import Axis, Curve, chart
 from scns.results import read
 from scns.scores import Estimate
 
@@ -150,6 +150,25 @@ def test_a_doubtful_baseline_is_none(tmp_path: Path) -> None:
     put(tmp_path / "warm-0", replace(uniform, arguments={"tau": 0.2}), 51)
     gains = {group.line.name: group.gain and group.gain.mean for group in groups(read(tmp_path))}
     assert {name: gain for name, gain in gains.items() if gain is not None} == {"class256": 3}
+
+
+def test_students_of_unlike_teachers_are_not_compared(tmp_path: Path) -> None:
+    uniform = replace(TINY, method="infonce", arguments={"sampler": "uniform"}, teacher="runs/one")
+    near = replace(uniform, arguments={"sampler": "class"})
+    put(tmp_path / "uniform-0", uniform, 50)
+    put(tmp_path / "class-0", near, 53)
+    put(tmp_path / "other-0", replace(near, teacher="runs/two"), 60)
+    gains = {group.line.name: group.gain and group.gain.mean for group in groups(read(tmp_path))}
+    assert gains == {"uniform": None, "class": 3, "other": None}
+
+
+def test_points_of_one_number_stay_nearer_to_it_than_to_the_next() -> None:
+    numbers = [1, 4, 16, 64, 256, 1024, 4096]
+    curves = [Curve(f"curve {i}", numbers, [50.0 + i] * 7) for i in range(24)]
+    points = re.findall(r'data-points="([^"]+)"', chart(curves, "", Axis(marked=True)))
+    across = [[float(point.split(":")[2]) for point in each.split()] for each in points]
+    one, next_one = list(zip(*across, strict=True))[:2]
+    assert len(points) == 24 and max(one) < min(next_one)
 
 
 def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:

@@ -122,11 +122,12 @@ def _is_uniform(entry: Entry) -> bool:
 
 
 def _setting(entry: Entry) -> str:
-    """What runs share that are compared: all but the method, where it runs, and chance."""
+    """What runs share that are compared: all but the method, where it runs, and chance; also who teaches them."""
     hidden = (*OF_THE_METHOD, "seed")
     values = {key: value for key, value in entry.recipe.as_dict().items() if key not in hidden}
     cell = entry.cell and [entry.cell.table, entry.cell.column.slug]
-    return json.dumps([cell, bool(entry.recipe.teacher and entry.recipe.distil), values], sort_keys=True)
+    taught_by = entry.recipe.teacher if entry.recipe.distil else ""
+    return json.dumps([cell, taught_by, values], sort_keys=True)
 
 
 def _seeds(entry: Entry) -> str:

@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 COLOURS, DASHES = 6, 4  # of page.css: together they tell 24 curves apart
 _WIDTH, _HEIGHT = 720, 340
@@ -34,7 +35,7 @@ class Axis:
 
 
 EPOCHS = Axis()
-_ASIDE = 6  # px between marked points of one number
+_ASIDE = 6  # px between marked points of one number, less where many would reach those of the next
 
 
 def chart(curves: Sequence[Curve], title: str, axis: Axis = EPOCHS, about: str = "") -> str:
@@ -58,7 +59,9 @@ def chart(curves: Sequence[Curve], title: str, axis: Axis = EPOCHS, about: str =
 
     grid = [_horizontal(down(tick), f"{tick:g}") for tick in _between(low, high, step)]
     grid += [_vertical(across(epoch), epoch) for epoch in (marks if axis.marked else _epochs(marks[-1]))]
-    asides = [axis.marked * _ASIDE * (number - (len(curves) - 1) / 2) for number in range(len(curves))]
+    room = min((across(b) - across(a) for a, b in pairwise(marks)), default=_WIDTH) / 2
+    apart = axis.marked * min(_ASIDE, room / len(curves))
+    asides = [apart * (number - (len(curves) - 1) / 2) for number in range(len(curves))]
     paths = [
         _path(curve, number, lambda epoch, aside=aside: across(epoch) + aside, down, axis.marked)  # type: ignore[misc]
         for number, (curve, aside) in enumerate(zip(curves, asides, strict=True))
