@@ -306,12 +306,13 @@ def test_soft_refreshed_follows_new_embeddings() -> None:
         )
 
 
-def test_soft_keeps_what_it_had_where_new_embeddings_are_no_numbers() -> None:
-    broken = X.index_fill(0, torch.tensor([3]), torch.nan)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])  # the last has no length in float32
+def test_soft_keeps_what_it_had_where_new_embeddings_have_no_direction(value: float) -> None:
+    broken = X.index_fill(0, torch.tensor([3]), value)
     for clusters in (None, 24):
         sampler = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters)
         before = sampler.sample(EVERY, 9)
-        with pytest.raises(InputError, match=r"1 embeddings are NaN or infinite \(rows 3\)"):
+        with pytest.raises(InputError, match=r"1 embeddings are NaN, infinite or too large \(rows 3\)"):
             sampler.refresh_(broken)
         assert torch.equal(sampler.sample(EVERY, 9), before)
 

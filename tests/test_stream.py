@@ -175,7 +175,7 @@ def test_bad_pieces(data: tuple[Tensor, ...]) -> None:
         ([x, x[:, :5]], r"all of one dim, but these are \(2500, 19\), \(2500, 5\)"),
         ([x, x.long()], "floating point"),
         ([x[:0]], r"\[rows, dim\]"),
-        (list(bad.split(1000)), "1 embeddings are NaN or infinite .rows 2100"),
+        (list(bad.split(1000)), "1 embeddings are NaN, infinite or too large .rows 2100"),
         ([x, x * 0], "2500 embeddings are all zero .rows 2500, 2501"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -29,7 +29,7 @@ def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None, 
         _warned_float64 = True
         warnings.warn("Embeddings are float64 and are cast to float32.", stacklevel=3)
     rows = given.detach().to(device=device or given.device, dtype=torch.float32)
-    _check_norms(torch.linalg.vector_norm(rows, dim=1), zero_rows)
+    check_norms(torch.linalg.vector_norm(rows, dim=1), zero_rows)
     return rows
 
 
@@ -100,7 +100,7 @@ def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray], *, z
         if not each.is_floating_point():
             raise InputError(f"Embeddings must be floating point, but these are {each.dtype}; convert them first.")
     norms = torch.cat([torch.linalg.vector_norm(block.float(), dim=1).cpu() for block in _blocks(found)])
-    _check_norms(norms, zero_rows)
+    check_norms(norms, zero_rows)
     return found
 
 
@@ -110,8 +110,9 @@ def _blocks(found: list[Tensor]) -> Iterator[Tensor]:
         yield from each.split(max(1, _BLOCK // each.shape[1]))
 
 
-def _check_norms(norms: Tensor, zero_rows: bool) -> None:
-    _name_rows(~norms.isfinite(), "NaN or infinite")
+def check_norms(norms: Tensor, zero_rows: bool) -> None:
+    """Lengths of embeddings that give them a direction; those of zero only if `zero_rows`."""
+    _name_rows(~norms.isfinite(), "NaN, infinite or too large")
     if not zero_rows:
         _name_rows(norms == 0, "all zero")
 

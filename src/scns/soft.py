@@ -78,14 +78,9 @@ class SoftNegatives(Negatives):
         embeddings = checks.tensor(embeddings, "Embeddings")
         if embeddings.shape != self.unit.shape:
             raise InputError(f"This sampler holds embeddings {tuple(self.unit.shape)}, not {tuple(embeddings.shape)}.")
-        unit = F.normalize(embeddings.detach().float(), dim=1)[self.pool.order]
-        if not bool(unit.isfinite().all()):
-            rows = self.pool.order[~unit.isfinite().all(1)].sort().values.tolist()
-            raise InputError(
-                f"{len(rows)} embeddings are NaN or infinite (rows {', '.join(map(str, rows[:5]))}"
-                f"{', ...' if len(rows) > 5 else ''}); leave them out or embed them again."
-            )
-        self.unit.copy_(unit)
+        embeddings = embeddings.detach().float()
+        checks.check_norms(torch.linalg.vector_norm(embeddings, dim=1), zero_rows=True)
+        self.unit.copy_(F.normalize(embeddings, dim=1)[self.pool.order])
         if self.clusters is not None:
             with torch.autocast(self.unit.device.type, enabled=False):  # which would round similarities
                 self._cluster()
