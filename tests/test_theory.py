@@ -47,12 +47,20 @@ def test_golden(case: dict) -> None:
         (49500, 49500, 64, 8807.589201),
         (64, 64, 16, 19.444314),
         (200, 200, 32, 37.222068),
+        (10**7, 1, 10**7, 1.581976725),  # 1 / (1 - (1 - 1e-7)^1e7): few items, and a batch of many draws
     ],
 )
 def test_large_numbers_of_batches_in_time(M: int, k: int, b: int, expected: float) -> None:
     start = time.perf_counter()
     assert theory.expected_batches_uniform(M, k, b) == pytest.approx(expected, rel=1e-9, abs=6e-7)
     assert time.perf_counter() - start < 4  # two seconds on an idle core
+
+
+def test_a_float32_softmax_is_taken_though_it_sums_to_a_little_more_than_1() -> None:
+    p = np.full(7, 1 / 7, dtype=np.float32)
+    assert p.sum(dtype=np.float64) > 1 + 1e-8
+    assert theory.expected_draws_unequal(p) == pytest.approx(7 * theory.harmonic(7), rel=1e-7)
+    assert theory.expected_distinct([1 + 1e-8], 5) == 1
 
 
 def exact_batches(M: int, k: int, b: int, replacement: bool) -> Fraction:

@@ -17,6 +17,7 @@ from scns.errors import InputError
 
 _SERIES_FROM = 1000  # from here the series of harmonic() is exact to float64: its first dropped term is 1 / (252 k^6)
 _RECURSION_WORK = 1_000_000_000  # element updates of the batch recursion: about two seconds
+_LEAST_WORK = 2000  # element updates that a draw of a batch costs at least
 _CHAIN_STEPS = 20_000  # steps of the O(n k) chain before the contour integral is the faster of the two
 
 
@@ -54,7 +55,8 @@ def expected_batches_uniform(M: int, k: int, b: int, within_batch_replacement: b
     b = _count("b", b, 1)
     if not within_batch_replacement and b > M:
         raise InputError(f"A batch of b = {b} distinct items cannot come from a pool of M = {M}; b must be at most M.")
-    if within_batch_replacement and b * k * collector.most_hits(M, k, b) > _RECURSION_WORK:
+    work = b * max(k * collector.most_hits(M, k, b), _LEAST_WORK)
+    if within_batch_replacement and work > _RECURSION_WORK:
         return collector.expected_batches(np.array([1 / M]), np.array([k]), b)
     return collector.batch_recursion(collector.batch_hits(M, k, b, within_batch_replacement))
 
@@ -192,8 +194,10 @@ def _probabilities(p_cover: ArrayLike) -> tuple[Array, Counts]:
         raise InputError(
             f"p_cover holds {_some(p[~(p > 0)])}, but an item that is never drawn is never seen; use p > 0."
         )
-    if p.sum() > 1 + 1e-9:  # room for the rounding of a float32 softmax
-        raise InputError(f"p_cover sums to {p.sum():.6g}, but probabilities sum to at most 1.")
+    total = p.sum()
+    if total > 1 + 1e-5:  # a float32 softmax of a million items is 1e-6 off
+        raise InputError(f"p_cover sums to {total:.6g}, but probabilities sum to at most 1.")
+    p = p / max(total, 1)
     distinct, times = np.unique(p, return_counts=True)
     return distinct, times.astype(np.int64)
 
