@@ -30,6 +30,22 @@ def test_a_plot_can_be_a_vector_graphic(scns, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "out.svg").read_text()
 
 
+def test_a_pool_too_large_for_a_list_of_its_chances(scns) -> None:
+    ran = scns("theory", "draws", "--pool", 10**12, "--top", 10**12, "--negatives", 1)
+    assert ran.code == 0 and "28,208,236,780,830" in ran.out  # M H_M
+    assert "epochs of 1 draw " in ran.out
+
+
+def test_neither_legend_nor_marks_lie_on_the_curves() -> None:
+    from scns import plots
+
+    figure = plots.coverage_curves({"uniform over all 100,000,000": ([1, 10], [0, 1])}, top=5, marks={"1 epoch": 3})
+    figure.draw_without_rendering()
+    axes = figure.axes[0].get_window_extent()
+    for text in (figure.legends[0], *figure.axes[0].texts):
+        assert text.get_window_extent().y0 >= axes.y1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -23,6 +23,19 @@ def test_heatmap_of_chosen_classes_and_of_all(scns, tmp_path: Path) -> None:
     assert ran.code == 0 and sorted(path.name for path in tmp_path.glob("all*")) == ["all-1.svg", "all-2.svg"]
 
 
+def test_two_classes_with_odd_names_have_whole_titles(scns, tmp_path: Path) -> None:
+    from scns import plots
+
+    labels = tmp_path / "labels.txt"
+    labels.write_text("cat\ndog $\\oops$\n")
+    assert scns("words", "heatmap", labels, "--out", tmp_path / "two.png").code == 0
+    parts, title = np.eye(2), "sampling probability, softmax(5 cosine) over 1 classes"
+    figure = plots.class_heatmap(["cat", "dog"], parts, parts, title="cosine of the label vectors", drawn_title=title)
+    figure.draw_without_rendering()
+    left, right = (axes.title.get_window_extent() for axes in figure.axes[:2])
+    assert left.x0 >= 0 and left.x1 < right.x0 and right.x1 <= figure.bbox.x1
+
+
 def test_pages_hold_every_class_once_with_like_classes_together() -> None:
     from scns import words
     from scns.cli.words import pages_of
@@ -69,6 +82,8 @@ def test_few_classes_of_ones_own_have_few_neighbours(scns, tmp_path: Path) -> No
         (("heatmap", "cifar100", "--out", "map.png", "--scale", "-1"), "scale=-1.0 must be at least 0"),
         (("heatmap", "cifar100", "--out", "map.png", "--classes", "maple_tee"), "did you mean maple_tree"),
         (("heatmap", "cifar100", "--out", "map.png", "--classes", "man", "--all"), "exclude each other"),
+        (("heatmap", "cifar10", "--out", "map.png", "--classes", ","), "name at least 2"),
+        (("heatmap", "cifar10", "--out", "map.png", "--classes", "cat,cat"), "name at least 2"),
         (("heatmap", "cifar1000", "--out", "map.png"), "cifar1000"),
         (("nearest", "cifar10", "--top", "10"), "1 to 9 others"),
         (("nearest", "cifar10", "--source", "nowhere.bin"), "neither 'glove' nor a file"),

@@ -1,5 +1,6 @@
 """Figures: drawn without a display, saved as .png, .pdf or .svg."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,15 +25,16 @@ def coverage_curves(
 ) -> Figure:
     """Expected share of an anchor's nearest negatives seen against draws: `curves` maps a label to (draws, shares).
 
-    `marks` draws a thin vertical line at a number of draws and writes its label beside it.
+    `marks` draws a thin vertical line at a number of draws and writes its label above it.
     """
-    figure = new_figure(7.2, 4.4)
+    figure = new_figure(7.2, 5.0)
     axes = figure.add_subplot()
     for i, (label, (draws, shares)) in enumerate(curves.items()):
         axes.plot(draws, shares, STYLES[i % 4], color=COLOURS[i % 6], linewidth=2.2, label=label)
     for label, draws_then in (marks or {}).items():
         axes.axvline(draws_then, color="0.55", linewidth=0.8, zorder=0)
-        axes.annotate(label, (draws_then, 0.5), xytext=(3, 0), textcoords="offset points", color="0.35", fontsize=8)
+        above = axes.get_xaxis_transform()  # draws across, share of the height up
+        axes.annotate(label, (draws_then, 1), (0, 3), above, "offset points", color="0.35", fontsize=8, ha="center")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -40,7 +42,7 @@ def coverage_curves(
     axes.set_xlabel("negatives drawn for an anchor")
     axes.set_ylabel(f"expected share seen of its {top:,} nearest")
     axes.grid(alpha=0.25)
-    axes.legend(loc="upper left", frameon=True, framealpha=0.9)
+    figure.legend(loc="outside upper left", frameon=False)  # beside the curves, which reach every corner for some pool
     return figure
 
 
@@ -56,15 +58,21 @@ def class_heatmap(
     for axes, values, heading, lowest, highest in panels:
         image = axes.imshow(values, cmap="viridis", vmin=lowest, vmax=highest)
         axes.set_facecolor("0.85")  # the own class is never drawn
-        shown = [name.replace("_", " ") for name in names]
+        shown = [plain(name.replace("_", " ")) for name in names]
         axes.set_xticks(range(len(names)), shown, rotation=90, fontsize=9)
         axes.set_yticks(range(len(names)), shown, fontsize=9)
         axes.tick_params(length=0)
-        axes.set_title(heading, fontsize=11)
+        # Half of the figure is a panel's, and an inch holds 11 letters of 11 points.
+        axes.set_title(plain(textwrap.fill(heading, int(11 * (figure.get_figwidth() / 2 - 0.3)))), fontsize=11)
         figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02)
     right.set_xlabel("class drawn as a negative")
     right.set_ylabel("class of the anchor")
     return figure
+
+
+def plain(name: str) -> str:
+    """A name as matplotlib shows it unchanged: "$" would begin a formula."""
+    return name.replace("$", r"\$")
 
 
 def check_ending(path: str | Path) -> str:

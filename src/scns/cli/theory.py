@@ -20,7 +20,7 @@ class _Way(NamedTuple):
     """One way to draw negatives: the chance of each of the top in a draw, and what it takes to see them all."""
 
     label: str
-    chances: "np.ndarray"  # [top]
+    chances: "np.ndarray"  # [top], or one for all of them
     draws: float
     batches: float
 
@@ -62,7 +62,7 @@ def draws(
     if plot:
         plots.check_ending(plot)
     ways = _ways(pool, top, batch, scale)
-    columns = ("draws", f"batches of {batch:,}", f"epochs of {negatives:,} draws", "fewer draws")
+    columns = ("draws", f"batches of {batch:,}", f"epochs of {count(negatives, 'draw')}", "fewer draws")
     screen.table(
         f"Expected until all of an anchor's {top:,} nearest have been seen",
         {"negatives drawn": "left"} | dict.fromkeys(columns, "right"),
@@ -88,7 +88,7 @@ def _ways(pool: int, top: int, batch: int, scale: float | None) -> list[_Way]:
     ways = []
     for label, size in ((f"uniform over all {pool:,}", pool), (f"uniform over the top {top:,}", top)):
         needed = theory.expected_draws_uniform(size, top), theory.expected_batches_uniform(size, top, batch)
-        ways.append(_Way(label, np.full(top, 1 / size), *needed))
+        ways.append(_Way(label, np.array([1 / size]), *needed))
     if scale is not None:
         if not 0 <= scale < float("inf"):
             raise InputError(f"--scale is {scale:g}, but it must be a number of at least 0; 5 is the usual one.")

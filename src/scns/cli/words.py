@@ -69,7 +69,7 @@ def heatmap(
             cosine[rows][:, rows].numpy(),
             probability[rows][:, rows].numpy(),
             title="cosine of the label vectors",
-            drawn_title=f"sampling probability, softmax({scale:g} cosine) over {len(names) - 1} classes",
+            drawn_title=f"sampling probability, softmax({scale:g}\u00a0cosine) over {len(names) - 1} classes",
         )
         plots.save(figure, path)
         screen.out.print(f"{len(rows)} of {len(names)} classes: {path}")
@@ -134,7 +134,7 @@ def _vectors(names: tuple[str, ...], source: str, on_missing: str) -> "Tensor":
 def pages_of(name: str, names: tuple[str, ...], cosine: "Tensor", classes: str | None, every: bool) -> list[list[int]]:
     """The classes of each figure."""
     from scns import words
-    from scns.errors import unknown
+    from scns.errors import InputError, unknown
 
     if name == "cifar100" and not every:
         classes = classes or _CIFAR100
@@ -144,7 +144,9 @@ def pages_of(name: str, names: tuple[str, ...], cosine: "Tensor", classes: str |
         for label in chosen:
             if label not in position:
                 raise unknown("class", label, position)
-        return [[position[label] for label in chosen]]
+        if len(set(chosen)) < 2:
+            raise InputError(f"--classes is '{classes}', but a figure compares classes; name at least 2.")
+        return [[position[label] for label in dict.fromkeys(chosen)]]
     if len(names) <= _SHOWN:
         return [list(range(len(names)))]
     return words.blocks(cosine) if every else [words.alike(cosine)[:_SHOWN]]

@@ -15,7 +15,7 @@ from scns import paper
 from scns.curves import MARKED, WINDOW, WITHIN, epochs_to_converge
 from scns.errors import InputError
 from scns.figure_data import METHODS, Line
-from scns.plots import COLOURS, STYLES, new_figure
+from scns.plots import COLOURS, STYLES, new_figure, plain
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DARK = 0.55  # share of the colour map below which white text is the more readable
@@ -262,5 +262,5 @@ def _wrapped(title: str, figure: Figure) -> str:
 
 def _plain(name: str) -> str:
     """A name as matplotlib shows it unchanged: "$" would begin a formula, a leading "_" hides it from the legend."""
-    escaped = name.replace("$", r"\$")
+    escaped = plain(name)
     return f" {escaped}" if escaped.startswith("_") else escaped
