@@ -18,6 +18,9 @@ GRID = ["lr=0.00001,0.03"]
 
 def test_points_are_all_combinations() -> None:
     assert points(["lr=0.1,0.2", "method.k=3"]) == [("lr=0.1", "method.k=3"), ("lr=0.2", "method.k=3")]
+    assert points(["lr=0.1, 0.2,0.1"]) == [("lr=0.1",), ("lr=0.2",)]
+    with pytest.raises(InputError, match=r"lr twice; .* --grid lr=0\.1,0\.2$"):
+        points(["lr=0.1", "lr=0.2"])
     for wrong in ([], ["lr"], ["lr="], ["=3"]):
         with pytest.raises(InputError, match="--grid"):
             points(wrong)

@@ -35,16 +35,19 @@ class Tuned:
 
 def points(grid: list[str]) -> list[tuple[str, ...]]:
     """The settings of every point of a grid given as words like "method.k=100,500"."""
-    axes = []
+    axes: dict[str, list[str]] = {}
     for word in grid:
         key, separator, values = word.partition("=")
-        listed = [value for value in values.split(",") if value]
+        listed = list(dict.fromkeys(value.strip() for value in values.split(",") if value.strip()))
         if not separator or not key or not listed:
             raise InputError(f"--grid '{word}' must be key=value,value, such as method.k=100,500.")
-        axes.append([f"{key}={value}" for value in listed])
+        if key in axes:
+            together = ",".join(dict.fromkeys([*axes[key], *listed]))
+            raise InputError(f"--grid names {key} twice; give all of its values at once: --grid {key}={together}")
+        axes[key] = listed
     if not axes:
         raise InputError("There is nothing to tune; give at least one --grid, such as --grid method.k=100,500.")
-    return list(product(*axes))
+    return list(product(*([f"{key}={value}" for value in listed] for key, listed in axes.items())))
 
 
 def jobs(recipe: Recipe, grid: list[str], out: Path) -> list[tuple[tuple[str, ...], Job]]:
