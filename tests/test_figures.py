@@ -106,6 +106,16 @@ def test_box_plots_have_the_quartiles_of_the_table() -> None:
     assert [box.max() for box in boxes] == pytest.approx(np.quantile(table.values, 0.75, axis=1))
 
 
+@pytest.mark.parametrize("methods", [2, 5, 12])
+def test_the_legend_of_few_boxes_is_whole(methods: int) -> None:
+    groups = ("cross-entropy alone", "Ours", "SoTA Baselines", "scns's defaults", "KLD")
+    named = {f"m{i}": groups[i % 5] for i in range(methods)}
+    figure = figures.box_plots({name: [1.0, 2.0] for name in named}, named)
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0 and legend.x1 <= figure.bbox.x1 and legend.y0 >= figure.axes[0].bbox.y1
+
+
 def test_bad_box_plots() -> None:
     for given in ({}, {"x": []}):
         with pytest.raises(InputError, match="at least one"):

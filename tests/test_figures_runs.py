@@ -49,7 +49,14 @@ def test_the_grid_has_means_and_is_complete(cells: Path) -> None:
     assert found.values.tolist() == [[60.5, 63, 64.5], [61.5, 64, 65.5]]
     assert found.title == "t3 by runs on cifar100" and "wrn-16-1-resnet14" in found.left_out
     assert "1 runs of another schedule or size" in found.left_out  # the shrunken one
-    assert list(found.groups.values()) == ["without a teacher", "KLD", "Ours"]
+    assert list(found.groups.values()) == ["cross-entropy alone", "KLD", "Ours"]
+
+
+def test_what_is_not_the_papers_own_is_not_called_so(tmp_path: Path) -> None:
+    for row in ("ce", "ce-lm-b0.5", "infonce", "class-scns-k2", "own"):
+        put_cell(tmp_path, f"t1/{row}/resnet20", [90.0])
+    groups = figure_data.grid(read(tmp_path), "t1").groups
+    assert list(groups.values()) == ["cross-entropy alone", "Ours", "SoTA Baselines", "Ours", "scns's defaults"]
 
 
 def test_shrunken_runs_are_drawn_where_there_are_no_full_ones(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from scns import curves, recognise, tables
 from scns.errors import InputError
 from scns.recipe import CHANCE
 from scns.results import Entry, Results
+from scns.rows import Row
 
 _APART = (
     "method", "preset", "arguments", "words", "on_missing", "student", "distil", "teacher", "teacher_mode",
@@ -31,7 +32,7 @@ class Grid(NamedTuple):
     title: str
     pairs: list[str]
     methods: list[str]
-    groups: dict[str, str]  # of the methods: "KLD", "SoTA Baselines", "Ours", or "without a teacher"
+    groups: dict[str, str]  # of the methods: "KLD", "SoTA Baselines", "Ours" (the paper's), or in words
     values: np.ndarray  # [pairs, methods]
     left_out: str  # what had to go, as a sentence; "" if nothing
 
@@ -84,7 +85,7 @@ def grid(results: Results, table: str, *, pairs: int = 1) -> Grid:
         )
     values = np.array([[mean(accuracies[pair, row]) for row in kept_rows] for pair in kept_pairs])
     names = [rows[row].title for row in kept_rows]
-    groups = {name: _group(rows[row].method) for name, row in zip(names, kept_rows, strict=True)}
+    groups = {name: _group(rows[row]) for name, row in zip(names, kept_rows, strict=True)}
     left_out = " ".join(filter(None, (dropped, gone)))
     return Grid(f"{table} by runs on {_scale_in_words(chosen)}", kept_pairs, names, groups, values, left_out)
 
@@ -226,10 +227,13 @@ def _complete(accuracies: Iterable[tuple[str, str]]) -> tuple[list[str], list[st
         (pairs if worst in pairs else rows).remove(worst)
 
 
-def _group(method: str) -> str:
-    if method in ("ce", "ce-lm"):
-        return "without a teacher"
-    return "KLD" if method == "kld" else "SoTA Baselines" if method in _BASELINES else "Ours"
+def _group(row: Row) -> str:
+    if row.method == "ce":
+        return "cross-entropy alone"
+    if row.slug == "own":
+        return "scns's defaults"
+    published = row.method in _BASELINES or row.slug == "infonce"  # InfoNCE on uniform negatives is older, too
+    return "KLD" if row.method == "kld" else "SoTA Baselines" if published else "Ours"
 
 
 def _scale_in_words(entries: Sequence[Entry]) -> str:

@@ -243,7 +243,9 @@ def box_plots(
     if any(named):
         handles = [Patch(facecolor=colour, alpha=0.75, edgecolor="black") for colour in named.values()]
         labels = [_GROUP_NAMES.get(group, group) for group in named]
-        figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)
+        beside = int(figure.get_figwidth() / (0.6 + max(map(len, labels)) / 12))  # inches: a patch, 12 letters each
+        columns = min(len(labels), max(1, beside))
+        figure.legend(handles, labels, loc="outside upper right", ncols=columns, frameon=False)
     return figure
 
 
