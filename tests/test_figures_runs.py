@@ -13,7 +13,7 @@ from PIL import Image
 from conftest import Ran, colours
 from engine_runs import place, recipe, single
 from report_runs import put, put_cell
-from scns import figure_data, tables, views
+from scns import figure_data, plots, tables, views
 from scns.data import Images
 from scns.errors import InputError
 from scns.recipe import Recipe
@@ -154,6 +154,13 @@ def test_the_sphere_keeps_every_angle_to_the_anchor() -> None:
     assert near @ anchor == pytest.approx(cosines[:24].numpy())
     assert len(easy) == 176 and (easy @ anchor).max() <= (near @ anchor).min() + 1e-12
     assert easy @ anchor == pytest.approx(cosines[24:].numpy())
+
+
+def test_the_sphere_of_a_run_with_an_odd_name(tmp_path: Path) -> None:
+    odd = view()._replace(run="lr=$\\oops$")
+    figure = from_runs._globe(odd)
+    plots.save(figure, tmp_path / "sphere.png")
+    assert r"the run lr=\$\oops\$:" in figure.get_suptitle()
 
 
 def test_what_a_run_sees_and_what_words_say(tmp_path: Path) -> None:

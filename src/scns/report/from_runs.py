@@ -176,9 +176,9 @@ def _globe(view: View) -> Figure:
     """An image and its negatives where a run's student puts them."""
     anchor = int(draws.permutation(len(view.images), 0, draws.SPLIT)[0])
     figure = sphere.sphere(scene(view, anchor))
-    name = view.images.names[int(view.images.labels[anchor])]
+    name = plots.plain(view.images.names[int(view.images.labels[anchor])])
     figure.suptitle(
-        f"Negatives of a training image ({name}) by the run {view.run}: angles to the anchor are exact,\n"
+        f"Negatives of a training image ({name}) by the run {plots.plain(view.run)}: angles to the anchor are exact,\n"
         "the turn around it is along the two main directions of the rest",
         fontsize=11,
     )
