@@ -533,3 +533,26 @@ def test_labels_may_be_any_numbers() -> None:
     assert bool((LABELS[many.sample(EVERY, 9)] != LABELS[:, None]).all())
     with pytest.raises(InputError, match="classes 0 to 5; number"):
         ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), far[LABELS])
+
+
+def test_a_refreshed_sampler_leaves_its_table_alone() -> None:
+    table = NeighborTable.build(X, LABELS, k=9)
+    first, second = InstanceNegatives(table), InstanceNegatives(table)
+    indices, drawn = table.indices.clone(), second.sample(EVERY, 5)
+    new = table.refreshed(X.flip(0))
+    assert torch.equal(first.refresh_(new).sample(EVERY, 5), InstanceNegatives(new).sample(EVERY, 5))
+    assert torch.equal(table.indices, indices)
+    assert torch.equal(second.sample(EVERY, 5), drawn)
+    place = first.indices.data_ptr()
+    first.refresh_(table)
+    assert first.indices.data_ptr() == place  # a step that was compiled for it goes on
+    assert not torch.equal(new.indices, table.indices)
+    assert not first.state_dict()
+
+
+def test_labels_that_change_later_do_not_matter() -> None:
+    labels = LABELS.clone()
+    sampler = ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), labels)
+    drawn = sampler.sample(EVERY, 5)
+    labels.zero_()
+    assert torch.equal(sampler.sample(EVERY, 5), drawn)

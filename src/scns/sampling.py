@@ -312,6 +312,9 @@ class InstanceNegatives(Negatives):
             indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
         self.samples, self.fewest = table.info.corpus_rows, int((indices >= 0).sum(1).min())
         self.candidates = indices.shape[1]
+        if indices is table.indices and indices.is_cuda:  # a captured step reads them where they are: own ones
+            indices, scores = indices.clone(), scores.clone()
+        self.borrowed = indices is table.indices  # so that a mapped file is not read before it is drawn from
         constants(self, indices=indices, scores=scores)
 
     def extra_repr(self) -> str:
@@ -326,6 +329,8 @@ class InstanceNegatives(Negatives):
             )
         if bool((table.indices[:, 0] < 0).any()):
             raise InputError("Some rows of the new table have no neighbours; refresh from one that is not filtered.")
+        if self.borrowed and not self.indices.is_cuda:  # the table stays as it is, for others too
+            self.indices, self.scores, self.borrowed = self.indices.clone(), self.scores.clone(), False
         self.indices.copy_(table.indices)
         self.scores.copy_(table.scores)
         self.fewest = int((self.indices >= 0).sum(1).min())
@@ -471,7 +476,7 @@ def _labels(labels: Tensor) -> Tensor:
         raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them with .long().")
     if int(labels.long().min()) < -1:
         raise InputError(f"Labels must be -1 (none) or larger, but one is {int(labels.long().min())}.")
-    return labels.long()
+    return labels.to(torch.int64, copy=True)  # what becomes of the caller's does not matter
 
 
 def _check_table(table: object, made: str) -> None:
