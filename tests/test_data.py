@@ -152,3 +152,7 @@ def test_padding_is_an_eighth() -> None:
 def test_images_refuse_a_normalisation_of_other_channels(mean: tuple, std: tuple) -> None:
     with pytest.raises(InputError, match="three numbers each, std above 0"):
         Images(torch.zeros(1, 3, 4, 4).byte(), torch.zeros(1).long(), ("a",), mean, std)
+
+
+def test_a_subset_by_a_list(images: Images) -> None:
+    assert images.subset([2, 1]).labels.tolist() == images.subset(torch.tensor([2, 1])).labels.tolist() == [2, 1]  # type: ignore[arg-type]

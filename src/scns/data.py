@@ -104,7 +104,7 @@ class Images:
 
     def subset(self, index: Tensor) -> "Images":
         """The samples of `index`, in its order."""
-        index = index.to(self.labels.device)
+        index = torch.as_tensor(index, device=self.labels.device)
         coarse = None if self.coarse is None else self.coarse[index]
         found = self.pixels
         pixels = Mapped(found.whole, found.rows[index.cpu()]) if isinstance(found, Mapped) else found[index]
