@@ -195,13 +195,17 @@ class FeatureTable(nn.Module):
     def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
         """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor."""
         _check_tensors(z=z, **({} if rows is None else {"rows": rows}))
+        _check_floating(z)
+        if rows is not None:
+            _check_rows("rows", rows, self.part.total)
+        return self._logits(z, rows)
+
+    def _logits(self, z: Tensor, rows: Tensor | None) -> Tensor:
+        """The same of rows that are known to be in the table."""
         width = self.features.shape[1]
         if z.dim() != 2 or z.shape[1] != width or (rows is not None and (rows.dim() != 2 or len(rows) != len(z))):
             given = f"z {tuple(z.shape)}" + ("" if rows is None else f" and rows {tuple(rows.shape)}")
             raise InputError(f"logits takes z [batch, {width}] and rows [batch, m], but these are {given}.")
-        _check_floating(z)
-        if rows is not None:
-            _check_rows("rows", rows, self.part.total)
         return self.part.dots(z, self.features.to(z.dtype), rows)
 
     def info_nce(
@@ -237,9 +241,13 @@ class FeatureTable(nn.Module):
                 weights = None if log_weights is None else F.pad(log_weights, (1, 0))
                 return gathered.info_nce([(z, self.features)], rows, weights, temperature).mean()
         with torch.autocast(z.device.type, enabled=False):  # which would round z and the rows again
-            logits = self.logits(z, negatives)
+            logits = self._logits(z, negatives)
         return functional.info_nce(
-            z, self.take(positives).to(z.dtype), logits=logits, log_weights=log_weights, temperature=temperature
+            z,
+            self.part.take(self.features, positives).to(z.dtype),
+            logits=logits,
+            log_weights=log_weights,
+            temperature=temperature,
         )
 
     def take(self, rows: Tensor) -> Tensor:

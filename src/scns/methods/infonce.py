@@ -199,7 +199,7 @@ class Objective(Method):
     ) -> dict[str, Tensor]:  # fmt: skip
         """InfoNCE on the negatives and on their mixtures, from all similarities."""
         losses = {}
-        both = [table.logits(z, rows) for z, table in sides]  # [batch, m] each
+        both = [table.part.dots(z, table.features.to(z.dtype), rows) for z, table in sides]  # [batch, m] each
         if self.weight:
             losses["infonce"] = self._info_nce(both, log_weights, target, self.weight)
         if self.mixes_negatives:
