@@ -61,7 +61,10 @@ def test_works_in_a_data_loader() -> None:
     ("arguments", "message"),
     [
         ({"batch_size": 3}, "3 rows cannot hold"),
-        ({"negatives": 0}, "0 negatives"),
+        ({"negatives": 0}, "negatives=0 must be a whole number of at least 1"),
+        ({"negatives": 1.5}, "negatives=1.5"),
+        ({"batch_size": "16"}, "batch_size='16'"),
+        ({"num_replicas": 0}, "num_replicas=0"),
         ({"rank": 2, "num_replicas": 2}, "rank=2"),
         ({"batch_size": 4000}, "do not fill one batch"),
     ],
@@ -81,3 +84,9 @@ def test_a_sampler_of_the_same_samples_is_asked_for() -> None:
             NeighborBatchSampler(UniformNegatives(LABELS), labels, batch_size=6)
     with pytest.raises(InputError, match="come from a sampler"):
         NeighborBatchSampler(LABELS, LABELS, batch_size=6)  # type: ignore[arg-type]
+
+
+def test_numbers_of_any_type_and_labels_of_none() -> None:
+    assert list(make(batch_size=16.0)) == list(make())
+    with pytest.raises(InputError, match="Labels must be numbers"):
+        NeighborBatchSampler(SAMPLER, None, batch_size=16)  # type: ignore[arg-type]

@@ -145,8 +145,9 @@ def test_places_that_are_no_run_folder_are_told(tmp_path: Path) -> None:
         Folder(tmp_path).open(Recipe())
     with pytest.raises(NotADirectoryError):
         Folder(tmp_path / "file" / "run").open(Recipe())
-    with pytest.raises(InputError, match=r"is no run folder: it has no recipe.json"):
-        Folder(tmp_path).recipe()
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(InputError, match=r"is no run folder: it has no recipe.json"):
+            Folder(path).recipe()
     (tmp_path / "recipe.json").write_text("{")
     with pytest.raises(InputError, match=r"recipe.json' cannot be read"):
         Folder(tmp_path).recipe()

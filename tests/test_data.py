@@ -98,6 +98,9 @@ def test_images_say_what_they_are(images: Images) -> None:
         (torch.zeros(2, 1, 4, 4).byte(), torch.zeros(2).long(), r"\(2, 1, 4, 4\)"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(3).long(), "2 images need 2 int64 labels, but there are 3"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2), "float32"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2, 1).long(), r"torch.int64 \(2, 1\)"),
+        (torch.zeros(2, 3, 4, 4).byte().numpy(), torch.zeros(2).long(), "not ndarray and Tensor; .*torch.as_tensor"),
+        (torch.zeros(2, 3, 4, 4).byte(), [0, 1], "not Tensor and list"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([0, 2]), "from 0 to 2, but 2 classes are named: 0 to 1"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([-2, 1]), "from -2 to 1"),
     ],
@@ -143,3 +146,13 @@ def test_a_samples_view_does_not_depend_on_its_place() -> None:
 
 def test_padding_is_an_eighth() -> None:
     assert (padding(32), padding(64)) == (4, 8)
+
+
+@pytest.mark.parametrize(("mean", "std"), [((0.5,), (0.2,) * 3), ((0.5,) * 3, (0.2, 0.2)), ((0.5,) * 3, (0.2, 0, 1))])
+def test_images_refuse_a_normalisation_of_other_channels(mean: tuple, std: tuple) -> None:
+    with pytest.raises(InputError, match="three numbers each, std above 0"):
+        Images(torch.zeros(1, 3, 4, 4).byte(), torch.zeros(1).long(), ("a",), mean, std)
+
+
+def test_a_subset_by_a_list(images: Images) -> None:
+    assert images.subset([2, 1]).labels.tolist() == images.subset(torch.tensor([2, 1])).labels.tolist() == [2, 1]  # type: ignore[arg-type]

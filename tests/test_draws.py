@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from scns import draws
+from scns.errors import InputError
 
 
 def chi_square(counts: torch.Tensor) -> float:
@@ -108,3 +109,11 @@ def test_permutations_are_uniform() -> None:
 def test_permutation_is_a_permutation() -> None:
     assert torch.equal(draws.permutation(1000, 3).sort().values, torch.arange(1000))
     assert draws.permutation(0, 3).tolist() == []
+
+
+def test_half_precision_and_broken_keys_are_told() -> None:
+    """24 bits overflow float16, and all keys from 0 to 1 would be one."""
+    with pytest.raises(InputError, match=r"not torch.float16"):
+        draws.uniform(0, torch.arange(3), dtype=torch.float16)
+    with pytest.raises(InputError, match=r"whole numbers, but these are torch.float32"):
+        draws.uniform(0, torch.tensor([0.25, 0.5]))

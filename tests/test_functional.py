@@ -408,3 +408,24 @@ def test_bad_input_is_named(what: str) -> None:
 def test_inputs_of_another_kind_are_told(call: Callable[[Tensor], Tensor], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize(
+    "similarity",
+    [losses.pearson, losses.cka, lambda x, y: losses.cka(x, y, kernel="rbf"), losses.relational],
+    ids=["pearson", "cka", "cka rbf", "relational"],
+)
+def test_what_is_not_a_number_stays_so(similarity: Callable[..., Tensor]) -> None:
+    """A network that diverged must not look like one that is merely unlike."""
+    x, y = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    assert similarity(x, y).isfinite().all()
+    x[1, 2] = torch.nan
+    assert similarity(x, y).isnan().any()
+    assert similarity(y, x).isnan().any()
+
+
+def test_targets_that_are_whole_numbers_are_told() -> None:
+    with pytest.raises(InputError, match=r"targets must be probabilities.*int64, use .float"):
+        losses.soft_cross_entropy(torch.randn(3, 4), F.one_hot(LABELS, 4))
+    with pytest.raises(InputError, match="nu must lie in"):
+        losses.mixed_targets(torch.randn(3, 4), torch.randn(3, 4), None, 1.0)  # type: ignore[arg-type]

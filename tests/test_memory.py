@@ -259,3 +259,38 @@ def test_rows_that_are_none_are_told(make: Callable[[FeatureTable], object], mes
     with pytest.raises(InputError, match=message):
         make(table)
     assert not table.filled.any()
+
+
+def test_rows_that_are_not_in_the_table_are_told() -> None:
+    table, z = FeatureTable(9, 4), unit(2, 4)
+    for rows, message in (
+        (torch.tensor([[-1], [2]]), "rows 0 to 8 of this table, but one is -1"),
+        (torch.tensor([[1], [9]]), "but one is 9"),
+        (torch.ones(2, 1), "int64 row numbers"),
+        ([[1], [2]], "must be a tensor"),
+    ):
+        with pytest.raises(InputError, match=message):
+            table.logits(z, rows)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=message):
+            table.take(rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["logits", "update", "info_nce", "queue", "push"])
+def test_features_that_are_whole_numbers_are_told(call: str) -> None:
+    table, queue, rows, z = FeatureTable(9, 4), FeatureQueue(5, 4), torch.tensor([1, 2]), torch.ones(2, 4).long()
+    calls = {
+        "logits": lambda: table.logits(z),
+        "update": lambda: table.update(rows, z),
+        "info_nce": lambda: table.info_nce(z, rows, rows[:, None]),
+        "queue": lambda: queue.logits(z, rows, rows),
+        "push": lambda: queue.push(z, rows, rows),
+    }
+    with pytest.raises(InputError, match=r"floating point, but it is torch.int64; convert it with .float"):
+        calls[call]()
+
+
+def test_a_feature_without_a_number_does_not_enter_the_queue() -> None:
+    queue = FeatureQueue(5, 4)
+    with pytest.raises(InputError, match="numbers of samples, from 0, but one is -1"):
+        queue.push(unit(2, 4), torch.tensor([3, -1]), torch.tensor([0, 1]))
+    assert int(queue.cursor) == 0

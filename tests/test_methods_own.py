@@ -896,3 +896,11 @@ def test_a_setting_of_arrays_is_told() -> None:
     for wrong in (Setting(LABELS.numpy(), Shapes(5, 8)), Setting(LABELS, 8)):  # type: ignore[arg-type]
         with pytest.raises(InputError, match="A Setting takes labels"):
             methods.build("infonce", wrong)
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.arange(8.0) % 4, torch.arange(8)[:, None] % 4, torch.arange(8) % 5, torch.zeros(0).long()]
+)
+def test_labels_that_fit_no_classifier_are_told(labels: Tensor) -> None:
+    with pytest.raises(InputError, match="below its 4 classes, but these are"):
+        methods.build("ce", Setting(labels, Shapes(4, 8)))

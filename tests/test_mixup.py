@@ -238,3 +238,14 @@ def test_captured_step_draws_the_same_coefficients() -> None:
 def test_shapes_that_do_not_fit_are_told(call: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()  # type: ignore[operator]
+
+
+def test_whole_numbers_are_told() -> None:
+    """A coefficient of their type would be 0 or 1."""
+    with pytest.raises(InputError, match=r"torch.int64 and torch.float32"):
+        mix(torch.ones(2, 3).long(), torch.ones(2, 3), 0.5)
+    for uniform in (torch.tensor([0, 1]), [0.1, 0.2], np.array([0.1, 0.2])):
+        with pytest.raises(InputError, match="tensor of floating point"):
+            mixing_coefficients(2, math.inf, uniform=uniform)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="tensor of floating point"):
+            BetaQuantile(0.5)(uniform)

@@ -735,3 +735,11 @@ def test_unreadable_and_malicious_files_are_refused(tmp_path: Path) -> None:
     for file in ("none.pth", "none.safetensors"):
         with pytest.raises(FileNotFoundError):
             models.load_weights(network, tmp_path / file)
+
+
+def test_what_is_no_network_or_number_of_classes_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"not a Linear; wrap it by scns.features_of"):
+        models.load_weights(nn.Linear(2, 2), tmp_path / "w.pth")  # type: ignore[type-var]
+    for classes in ("10", 2.5, None):
+        with pytest.raises(InputError, match=f"classes = {classes!r}"):
+            models.build("resnet8", classes)  # type: ignore[arg-type]

@@ -366,3 +366,65 @@ def test_labels_and_k_of_other_types() -> None:
             NeighborTable.build(x, labels, k=k)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"stack single vectors with torch.stack"):
         NeighborTable.build(list(x), labels, k=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (torch.tensor([-1]), "0 to 59, but one is -1"),
+        (torch.tensor([60]), "but one is 60"),
+        (torch.arange(60) < 3, r"torch.bool \(60,\); of a mask"),
+        (torch.tensor([1.0]), "torch.float32"),
+        (torch.tensor(1), r"int64 \(\)"),
+    ],
+)
+def test_rows_to_refresh_that_the_table_lacks_are_told(rows: Tensor, message: str) -> None:
+    x, labels = torch.randn(60, 5), torch.arange(60) % 3
+    table = NeighborTable.build(x, labels, k=4)
+    with pytest.raises(InputError, match=message):
+        table.refreshed(x, rows)
+
+
+def test_rows_to_refresh_are_a_list_too() -> None:
+    x, labels = torch.randn(60, 5, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+    table, other = NeighborTable.build(x, labels, k=4), x.flip(0)
+    expected = table.refreshed(other, torch.tensor([1, 7])).indices
+    for rows in ([1, 7], np.array([1, 7]), range(1, 8, 6)):
+        assert torch.equal(table.refreshed(other, rows).indices, expected)  # type: ignore[arg-type]
+    assert torch.equal(table.refreshed(other, []).indices, table.indices)  # type: ignore[arg-type]
+
+
+def test_marks_beyond_int32_are_told() -> None:
+    """They are kept as int32, where 2^32 would be 0."""
+    x, labels = torch.randn(60, 5), torch.arange(60) % 3
+    far = torch.where(labels == 1, 1 << 32, labels)
+    for memory in (None, "1G"):
+        with pytest.raises(InputError, match=r"labels are kept as int32, but one is 4294967296; .*numpy.unique"):
+            NeighborTable.build(x, far, k=4, memory=memory)
+        with pytest.raises(InputError, match="groups are kept as int32"):
+            NeighborTable.build(x, labels, k=4, groups=far, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_score": "0.9"}, "max_score='0.9'"),
+        ({"absolute_margin": "0.1"}, "absolute_margin='0.1'"),
+        ({"skip": 1.5}, "skip=1.5 must be a whole number"),
+        ({"skip": "1"}, "skip='1'"),
+    ],
+)
+def test_filters_that_are_no_numbers_are_told(arguments: dict[str, object], message: str) -> None:
+    table = NeighborTable.build(torch.randn(60, 5), torch.arange(60) % 3, k=4)
+    with pytest.raises(InputError, match=message):
+        table.filtered(**arguments)  # type: ignore[arg-type]
+    assert torch.equal(table.filtered(skip=2.0).indices, table.filtered(skip=2).indices)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"rows": [1, 2]}, r"rows=\[1, 2\] is not a range"), ({"backend": None}, "Unknown backend 'None'")],
+)
+def test_choices_of_another_type_are_told(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        NeighborTable.build(torch.randn(60, 5), torch.arange(60) % 3, k=4, **arguments)  # type: ignore[arg-type]

@@ -275,3 +275,9 @@ def test_infonce_needs_no_teacher_to_draw_by_its_own_features() -> None:
 def test_every_method_of_the_library_passes_with_a_teacher() -> None:
     for name in methods.names():
         preflight.check(Recipe(method=name, teacher="run"))
+
+
+@pytest.mark.parametrize("settings", ["epochs=2", [3], [("epochs", 2)]])
+def test_settings_that_are_no_list_of_words_are_told(settings: object) -> None:
+    with pytest.raises(InputError, match="Settings are a list of key=value"):
+        load_recipe("mini-ce", settings)  # type: ignore[arg-type]

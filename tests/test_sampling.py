@@ -390,6 +390,7 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
         (lambda: SoftNegatives(X, LABELS, scale=5.0, uniform=1.0), "uniform=1.0"),
         (lambda: SoftNegatives(X.index_fill(0, EVERY[[7, 3]], torch.nan), LABELS, scale=5.0), r"2 .*NaN.*rows 3, 7\)"),
         (lambda: SoftNegatives(X[:, 0], LABELS, scale=5.0), r"\[rows, dim\], but these are \(240,\)"),
+        (lambda: SoftNegatives(X[:, :0], LABELS, scale=5.0), r"but these are \(240, 0\)"),
         (lambda: SoftNegatives(X, LABELS, scale=-1.0), "scale=-1.0"),
         (lambda: SAMPLERS["uniform"].sample(EVERY, 0), "at least 1"),
         (lambda: SAMPLERS["instance"].sample(EVERY, 31, distinct=True), "31 distinct draws.*there are 30"),
@@ -497,3 +498,61 @@ def test_positives_need_no_negatives() -> None:
 def test_what_a_newcomer_may_pass_is_told(make: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", [*SAMPLERS, "all"])
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        (torch.tensor([[-1], [2]]), "0 to 239, but one is -1"),
+        (torch.tensor([[1], [COUNT]]), "but one is 240"),
+        (torch.tensor([1, 2]), r"\[2, m\], but these are torch.int64 \(2,\)"),
+        (torch.tensor([[1, 2]]), r"these are torch.int64 \(1, 2\)"),
+        (torch.ones(2, 3), "these are torch.float32"),
+        ([[1], [2]], "these are list"),
+    ],
+)
+def test_indices_that_are_no_samples_of_the_anchors_are_told(name: str, indices: Tensor, message: str) -> None:
+    sampler = AllNegatives(LABELS) if name == "all" else SAMPLERS[name]
+    with pytest.raises(InputError, match=message):
+        sampler.log_probability(torch.tensor([0, 1]), indices)
+
+
+@pytest.mark.parametrize("fallback", [UniformNegatives(torch.arange(COUNT + 60) % 6), "uniform"])
+def test_a_fallback_for_other_samples_is_told(fallback: Negatives) -> None:
+    table = NeighborTable.build(X, LABELS, k=3).filtered(max_score=0.5)
+    with pytest.raises(InputError, match=r"table of 240 rows is a sampler of as many.*UniformNegatives"):
+        InstanceNegatives(table, fallback=fallback)
+
+
+def test_labels_may_be_any_numbers() -> None:
+    """Nothing is as long as the largest label: product numbers are labels too."""
+    far = torch.arange(1, 7) * 10**15
+    few, many = (SoftNegatives(X, labels, scale=5.0, clusters=24) for labels in (LABELS, far[LABELS]))
+    assert len(few.sizes) == len(many.sizes) == 24
+    assert bool((LABELS[many.sample(EVERY, 9)] != LABELS[:, None]).all())
+    with pytest.raises(InputError, match="classes 0 to 5; number"):
+        ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), far[LABELS])
+
+
+def test_a_refreshed_sampler_leaves_its_table_alone() -> None:
+    table = NeighborTable.build(X, LABELS, k=9)
+    first, second = InstanceNegatives(table), InstanceNegatives(table)
+    indices, drawn = table.indices.clone(), second.sample(EVERY, 5)
+    new = table.refreshed(X.flip(0))
+    assert torch.equal(first.refresh_(new).sample(EVERY, 5), InstanceNegatives(new).sample(EVERY, 5))
+    assert torch.equal(table.indices, indices)
+    assert torch.equal(second.sample(EVERY, 5), drawn)
+    place = first.indices.data_ptr()
+    first.refresh_(table)
+    assert first.indices.data_ptr() == place  # a step that was compiled for it goes on
+    assert not torch.equal(new.indices, table.indices)
+    assert not first.state_dict()
+
+
+def test_labels_that_change_later_do_not_matter() -> None:
+    labels = LABELS.clone()
+    sampler = ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), labels)
+    drawn = sampler.sample(EVERY, 5)
+    labels.zero_()
+    assert torch.equal(sampler.sample(EVERY, 5), drawn)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from scns import theory
 from scns.errors import InputError
@@ -256,6 +257,9 @@ def test_omega_without_structure_is_log_of_the_negatives() -> None:
     [
         (lambda: theory.harmonic(-1), "k is -1"),
         (lambda: theory.harmonic(2.5), "k is 2.5"),
+        (lambda: theory.harmonic(float("nan")), "k is nan"),
+        (lambda: theory.harmonic(float("inf")), "k is inf"),
+        (lambda: theory.harmonic(None), "k is None"),
         (lambda: theory.expected_draws_uniform(5, 6), "k = 6 .* M = 5"),
         (lambda: theory.expected_draws_uniform(5, 0), "k is 0"),
         (lambda: theory.expected_draws_partial(5, 3, 4), "r = 4 of k = 3"),
@@ -281,3 +285,18 @@ def test_omega_without_structure_is_log_of_the_negatives() -> None:
 def test_bad_input_is_named(call, words: str) -> None:
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_probabilities_of_float32_may_sum_to_a_little_more_than_one() -> None:
+    """As those of samplers do, half of the time."""
+    for seed in range(20):
+        p = torch.randn(1000, generator=torch.Generator().manual_seed(seed)).softmax(0)
+        exact = p.double() / p.double().sum()
+        assert theory.expected_draws_unequal(p) == pytest.approx(theory.expected_draws_unequal(exact), rel=1e-6)
+        assert 0 <= theory.prob_covered(p, 200_000) <= 1 + 1e-11
+    with pytest.raises(InputError, match=r"sums to 1.0001,"):
+        theory.expected_draws_unequal([0.5, 0.5001])
+
+
+def test_the_bound_of_a_tensor_is_a_number() -> None:
+    assert isinstance(theory.mi_lower_bound(torch.tensor(1.0), 3), float)

@@ -485,3 +485,9 @@ def test_a_signal_that_comes_twice_is_one_wish_and_a_later_one_another(monkeypat
 def test_the_name_of_a_recipe_is_told_how_to_become_one() -> None:
     with pytest.raises(InputError, match=r"not 'mini-ce'; make it by scns.load_recipe"):
         fit("mini-ce")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("jobs", [[], [Recipe()]])
+def test_a_pack_of_none_and_of_recipes_without_folders_is_told(jobs: Any) -> None:
+    with pytest.raises(InputError, match=r"fit_packed takes a list of \(recipe, folder\)"):
+        fit_packed(jobs)

@@ -288,3 +288,14 @@ def test_bad_scale(scale: float) -> None:
         words.class_probabilities(torch.eye(3), scale)
     with pytest.raises(InputError, match="2 or more classes"):
         words.class_probabilities(torch.eye(1))
+
+
+def test_names_without_an_order_are_told() -> None:
+    for names in ({"cat", "dog"}, (name for name in ["cat"]), None):
+        with pytest.raises(InputError, match="list of at least one name"):
+            words.label_vectors(names)  # type: ignore[arg-type]
+
+
+def test_classes_of_far_numbers_are_told_without_room_for_them() -> None:
+    with pytest.raises(InputError, match=r"1999999999 of 2000000001 classes have no samples \(\[1, 2, 3"):
+        words.class_embeddings(torch.ones(2, 3), [0, 2_000_000_000])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from scns import draws
+from scns import checks, draws
 from scns.errors import InputError
 from scns.sampling import Negatives, Positives
 
@@ -45,16 +45,28 @@ class NeighborBatchSampler(Sampler[list[int]]):
             raise InputError(
                 f"Negatives come from a sampler, scns.UniformNegatives(labels) say, but this is a {given}."
             )
-        if len(labels) != sampler.samples:
+        counts = {
+            "batch_size": batch_size,
+            "negatives": negatives,
+            "positives": positives,
+            "num_replicas": num_replicas,
+        }
+        for name, value in counts.items():
+            least = 0 if name == "positives" else 1
+            if not checks.is_whole(value) or value < least:
+                raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+        batch_size, negatives, positives = int(batch_size), int(negatives), int(positives)
+        self.sampler, self.others = sampler, Positives(labels, seed=seed)
+        self.count = len(self.others.pool)
+        if self.count != sampler.samples:
             raise InputError(
-                f"The sampler is of {sampler.samples} samples, but there are {len(labels)} labels; give it "
+                f"The sampler is of {sampler.samples} samples, but there are {self.count} labels; give it "
                 "the same ones."
             )
-        self.sampler, self.others, self.count = sampler, Positives(labels, seed=seed), len(labels)
         self.negatives, self.positives, self.seed = negatives, positives, seed
         self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, rank, drop_last, 0
         self.anchors = batch_size // (1 + positives + negatives)
-        if negatives < 1 or positives < 0 or self.anchors < 1:
+        if self.anchors < 1:
             raise InputError(
                 f"{batch_size} rows cannot hold an anchor, its {positives} positives and {negatives} negatives; "
                 f"make batch_size at least {1 + positives + negatives}."

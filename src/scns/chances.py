@@ -115,3 +115,13 @@ def check_anchors(anchors: Tensor, samples: int | None = None) -> None:
         raise InputError(f"Anchors are sample numbers, an int64 tensor [batch], but these are {given}.")
     if samples is not None and (wrong := checks.outside(anchors, samples)) is not None:
         raise InputError(f"Anchors are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")
+
+
+def check_indices(indices: Tensor, batch: int, samples: int) -> None:
+    """Raise for anything but numbers of so many `samples` for each anchor of the batch; values as of anchors."""
+    whole = isinstance(indices, Tensor) and indices.dtype in (torch.int64, torch.int32)
+    if not whole or indices.dim() != 2 or len(indices) != batch:
+        given = f"{indices.dtype} {tuple(indices.shape)}" if isinstance(indices, Tensor) else type(indices).__name__
+        raise InputError(f"Indices are sample numbers, an int64 tensor [{batch}, m], but these are {given}.")
+    if (wrong := checks.outside(indices, samples)) is not None:
+        raise InputError(f"Indices are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")

@@ -141,7 +141,7 @@ class Folder:
         """The recipe of an existing run."""
         try:
             values = json.loads((self.path / "recipe.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise InputError(
                 f"'{self.path}' is no run folder: it has no recipe.json; `scns runs` lists those in runs/."
             ) from None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scns.errors import InputError
 
+_LARGEST = (1 << 31) - 1  # of int32
 _BLOCK = 1 << 20  # floats read at a time: 4 MB
 _warned_float64 = False
 
@@ -131,11 +132,16 @@ def marks(values: Tensor | np.ndarray | None, count: int, what: str, device: tor
     given = tensor(values, f"The {what}")
     if given.dim() != 1 or len(given) != count:
         raise InputError(f"{count} embeddings need {count} {what}, but their shape is {tuple(given.shape)}.")
-    if given.is_floating_point() or given.dtype == torch.bool:
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"The {what} must be integers, but they are {given.dtype}; convert them with .long().")
     given = given.to(device=device, dtype=torch.int64)
     if count and int(given.min()) < -1:
         raise InputError(f"The {what} must be -1 (none) or larger, but one is {int(given.min())}.")
+    if count and int(given.max()) > _LARGEST:
+        raise InputError(
+            f"The {what} are kept as int32, but one is {int(given.max())}; number them from 0 by "
+            f"numpy.unique({what}, return_inverse=True)[1]."
+        )
     return given
 
 

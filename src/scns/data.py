@@ -48,12 +48,22 @@ class Images:
     coarse_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        shape, count = tuple(self.pixels.shape), len(self.labels)
+        if not isinstance(self.pixels, Tensor | Mapped) or not isinstance(self.labels, Tensor):
+            given = f"{type(self.pixels).__name__} and {type(self.labels).__name__}"
+            raise InputError(
+                f"Images take tensors of pixels and labels, not {given}; convert them with torch.as_tensor."
+            )
+        shape, count = tuple(self.pixels.shape), self.labels.numel()
         if self.pixels.dtype != torch.uint8 or len(shape) != 4 or shape[1] != 3:
             raise InputError(f"Images are uint8 [n, 3, height, width], but these are {self.pixels.dtype} {shape}.")
-        if self.labels.dtype != torch.int64 or shape[0] != count:
+        if self.labels.dtype != torch.int64 or tuple(self.labels.shape) != shape[:1]:
             raise InputError(
-                f"{shape[0]} images need {shape[0]} int64 labels, but there are {count} {self.labels.dtype}."
+                f"{shape[0]} images need {shape[0]} int64 labels, but there are {count} {self.labels.dtype} "
+                f"{tuple(self.labels.shape)}."
+            )
+        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
+            raise InputError(
+                f"mean and std are three numbers each, std above 0, but they are {self.mean} and {self.std}."
             )
         if count and not -1 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.names):
             low, high = int(self.labels.min()), int(self.labels.max())
@@ -94,7 +104,7 @@ class Images:
 
     def subset(self, index: Tensor) -> "Images":
         """The samples of `index`, in its order."""
-        index = index.to(self.labels.device)
+        index = torch.as_tensor(index, device=self.labels.device)
         coarse = None if self.coarse is None else self.coarse[index]
         found = self.pixels
         pixels = Mapped(found.whole, found.rows[index.cpu()]) if isinstance(found, Mapped) else found[index]

@@ -38,6 +38,8 @@ def bits(*keys: Key) -> Tensor:
 
 def uniform(*keys: Key, dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform numbers in [0, 1): 24 random bits in float32, 53 in float64."""
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"Uniform numbers are float32 or float64, not {dtype}; convert them afterwards.")
     precision = 53 if dtype == torch.float64 else 24
     return _shift(bits(*keys), 64 - precision).to(dtype) * 2.0**-precision
 
@@ -74,6 +76,8 @@ def _shift(state: Tensor, by: int) -> Tensor:
 def _signed(key: Key) -> Any:
     """The same 64 bits as int64 would hold them."""
     if isinstance(key, Tensor):
+        if key.is_floating_point():  # all numbers between two whole ones would be one key
+            raise InputError(f"Keys of random numbers are whole numbers, but these are {key.dtype}; use .long().")
         return key.to(torch.int64)
     return ((_whole(key) & _WORD) ^ (1 << 63)) - (1 << 63)
 

@@ -177,6 +177,7 @@ class FeatureTable(nn.Module):
             raise InputError(
                 f"{tuple(rows.shape)} rows of width {self.features.shape[1]} cannot take features {tuple(z.shape)}."
             )
+        _check_floating(z)
         _check_rows("rows", rows, self.part.total)
         rows, z = self.part.place(rows.long()), z.detach().to(self.features.dtype)
         parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
@@ -193,6 +194,14 @@ class FeatureTable(nn.Module):
 
     def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
         """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor."""
+        _check_tensors(z=z, **({} if rows is None else {"rows": rows}))
+        _check_floating(z)
+        if rows is not None:
+            _check_rows("rows", rows, self.part.total)
+        return self._logits(z, rows)
+
+    def _logits(self, z: Tensor, rows: Tensor | None) -> Tensor:
+        """The same of rows that are known to be in the table."""
         width = self.features.shape[1]
         if z.dim() != 2 or z.shape[1] != width or (rows is not None and (rows.dim() != 2 or len(rows) != len(z))):
             given = f"z {tuple(z.shape)}" + ("" if rows is None else f" and rows {tuple(rows.shape)}")
@@ -214,6 +223,9 @@ class FeatureTable(nn.Module):
         """
         check_positive("temperature", temperature)
         _check_tensors(z=z, positives=positives, negatives=negatives)
+        if log_weights is not None:
+            _check_tensors(log_weights=log_weights)
+        _check_floating(z)
         if positives.shape != z.shape[:1]:
             one = "; take one column, positives[:, 0]" if positives.shape[:1] == z.shape[:1] else ""
             raise InputError(f"positives are rows {list(z.shape[:1])}, but these are {list(positives.shape)}{one}.")
@@ -229,13 +241,19 @@ class FeatureTable(nn.Module):
                 weights = None if log_weights is None else F.pad(log_weights, (1, 0))
                 return gathered.info_nce([(z, self.features)], rows, weights, temperature).mean()
         with torch.autocast(z.device.type, enabled=False):  # which would round z and the rows again
-            logits = self.logits(z, negatives)
+            logits = self._logits(z, negatives)
         return functional.info_nce(
-            z, self.take(positives).to(z.dtype), logits=logits, log_weights=log_weights, temperature=temperature
+            z,
+            self.part.take(self.features, positives).to(z.dtype),
+            logits=logits,
+            log_weights=log_weights,
+            temperature=temperature,
         )
 
     def take(self, rows: Tensor) -> Tensor:
         """The features [*rows.shape, dim] of some rows."""
+        _check_tensors(rows=rows)
+        _check_rows("rows", rows, self.part.total)
         return self.part.take(self.features, rows)
 
 
@@ -243,6 +261,11 @@ def _check_tensors(**given: object) -> None:
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise InputError(f"{name} must be a tensor, but it is of type {type(value).__name__}; use torch.as_tensor.")
+
+
+def _check_floating(z: Tensor) -> None:
+    if not z.is_floating_point():
+        raise InputError(f"z must be features of floating point, but it is {z.dtype}; convert it with .float().")
 
 
 def _check_rows(name: str, rows: Tensor, count: int) -> None:
@@ -317,6 +340,8 @@ class FeatureQueue(nn.Module):
         self._check(z, ids, labels)
         if len(z) > size:
             raise InputError(f"A batch of {len(z)} does not fit a queue of {size}; make the queue at least as large.")
+        if (wrong := checks.outside(ids.long(), 1 << 63)) is not None:
+            raise InputError(f"ids are the numbers of samples, from 0, but one is {wrong}; -1 marks an empty place.")
         places = (self.cursor + torch.arange(len(z), device=z.device)) % size
         self.features.index_copy_(0, places, z.detach().to(self.features.dtype))
         self.ids.index_copy_(0, places, ids.long())
@@ -341,6 +366,7 @@ class FeatureQueue(nn.Module):
             raise InputError(
                 f"A queue of width {width} takes z [batch, {width}], ids and labels [batch], not {shapes}."
             )
+        _check_floating(z)
         if ids.is_floating_point() or labels.is_floating_point():
             raise InputError(
                 f"ids and labels must be integers, but they are {ids.dtype} and {labels.dtype}; use .long()."

@@ -40,6 +40,8 @@ class BetaQuantile(nn.Module):
 
     def forward(self, uniform: Tensor) -> Tensor:
         """nu for each uniform number in [0, 1)."""
+        if not isinstance(uniform, Tensor) or not uniform.is_floating_point():
+            raise InputError("Uniform numbers must be a tensor of floating point; convert them with torch.as_tensor.")
         if self.beta == math.inf:
             return torch.full_like(uniform, 0.5)
         low = uniform < 0.5
@@ -74,11 +76,12 @@ def mixing_coefficients(
         uniform = torch.rand(shape, generator=generator, device=place)
     elif generator is not None:
         raise InputError("Mixing coefficients come from a generator or from uniform numbers; give one of the two.")
-    elif tuple(uniform.shape) != shape:
+    elif isinstance(uniform, Tensor) and tuple(uniform.shape) != shape:
         raise InputError(
             f"The uniform numbers have shape {tuple(uniform.shape)}, but coefficients of {shape} are wanted."
         )
-    return _quantile(_checked(beta), fold, str(uniform.device))(uniform)
+    place = uniform.device if isinstance(uniform, Tensor) else "cpu"
+    return _quantile(_checked(beta), fold, str(place))(uniform)
 
 
 def mix(negative: Tensor, anchor: Tensor, nu: Tensor | float) -> Tensor:
@@ -90,6 +93,10 @@ def mix(negative: Tensor, anchor: Tensor, nu: Tensor | float) -> Tensor:
     """
     if not isinstance(negative, Tensor) or not isinstance(anchor, Tensor):
         raise InputError("mix works on torch tensors; convert its inputs with torch.as_tensor.")
+    if not negative.is_floating_point() or not anchor.is_floating_point():
+        raise InputError(
+            f"mix works on floating point, but these are {negative.dtype} and {anchor.dtype}; use .float()."
+        )
     every, wanted = tuple(negative.shape), tuple(negative.shape[:-1])
     if not _spread(anchor, every) and not _spread(anchor, every[:-2] + every[-1:]):
         raise InputError(

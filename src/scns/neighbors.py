@@ -95,8 +95,8 @@ class NeighborTable:
             )  # fmt: skip
             return replace(table, info=replace(table.info, source=source))
         given, told = checks.tensor(embeddings, "Embeddings"), ""
-        _check_choices(exclude, on_zero, backend, positive, rows, len(given))
         if given.dim() == 2:
+            _check_choices(exclude, on_zero, backend, positive, rows, len(given))
             asked_rows, where = len(given) if rows is None else len(rows), torch.device(device or given.device)
             told = budget.check_room(len(given), given.shape[1], k, asked_rows, where)
         vectors = checks.vectors(given, device, zero_rows=on_zero == "uniform")
@@ -176,13 +176,14 @@ class NeighborTable:
                 raise InputError(
                     f"{name}={value} needs same-class scores: build the table with labels and positive='max'."
                 )
-            if value is not None and not value >= 0:
-                raise InputError(f"{name}={value} must be at least 0.")
+            if value is not None and not (checks.is_number(value) and value >= 0):
+                raise InputError(f"{name}={value!r} must be a number of at least 0.")
         for name, value in {"max_score": max_score, "min_score": min_score}.items():
-            if value is not None and math.isnan(value):
-                raise InputError(f"{name}={value} would leave nothing; give a cosine.")
-        if not 0 <= skip < self.info.k:
-            raise InputError(f"skip={skip} must be from 0 to k - 1 = {self.info.k - 1}.")
+            if value is not None and (not checks.is_number(value) or math.isnan(value)):
+                raise InputError(f"{name}={value!r} would leave nothing; give a cosine.")
+        if not checks.is_whole(skip) or not 0 <= skip < self.info.k:
+            raise InputError(f"skip={skip!r} must be a whole number from 0 to k - 1 = {self.info.k - 1}.")
+        skip = int(skip)
         scores = self.scores.float()
         keep = self.indices >= 0
         if max_score is not None:
@@ -228,10 +229,11 @@ class NeighborTable:
 
         Refreshed rows are not filtered: their scores are new, so call `filtered` again.
         """
-        if len(embeddings) != self.info.corpus_rows or len(self) != self.info.corpus_rows:
-            raise InputError(f"A table of {len(self)} rows cannot be refreshed from {len(embeddings)} embeddings.")
         vectors = checks.vectors(embeddings, None)
+        if len(vectors) != self.info.corpus_rows or len(self) != self.info.corpus_rows:
+            raise InputError(f"A table of {len(self)} rows cannot be refreshed from {len(vectors)} embeddings.")
         device = vectors.device
+        some = torch.arange(len(self), device=device) if rows is None else self._numbers(rows).to(device)
         marks, kinds = (None if x is None else x.long().to(device) for x in (self.labels, self.groups))
         data = search.corpus(vectors, marks, self.info.exclude, kinds)
         kept: str | float | None = self.info.positive or None
@@ -246,7 +248,6 @@ class NeighborTable:
             dim=vectors.shape[1],
             backend="exact",
         )
-        some = torch.arange(len(self), device=device) if rows is None else rows.to(device)
         found = search.exact(data, some, self.info.k, positive=kept, progress=progress)
         indices, scores = self.indices.to(device, copy=True), self.scores.to(device, copy=True)
         indices[some], scores[some] = found.indices, found.scores
@@ -255,6 +256,18 @@ class NeighborTable:
             own[some] = found.positive
         info = replace(info, short_rows=int((indices[:, -1] < 0).sum()))
         return replace(self, indices=indices, scores=scores, positive=own, info=info)
+
+    def _numbers(self, rows: Tensor) -> Tensor:
+        """Checked int64 row numbers of this table."""
+        given = checks.tensor(rows, "The rows to refresh")
+        if given.dim() != 1 or (given.numel() and given.dtype not in (torch.int64, torch.int32)):
+            raise InputError(
+                f"The rows to refresh are row numbers, int64 [m], but these are {given.dtype} {tuple(given.shape)}; "
+                "of a mask, give mask.nonzero()[:, 0]."
+            )
+        if (wrong := checks.outside(given, len(self))) is not None:
+            raise InputError(f"The rows to refresh are 0 to {len(self) - 1}, but one is {wrong}.")
+        return given.long()
 
     def describe(self, scale: float | None = None) -> dict[str, object]:
         """What to know before training on it; `scale` adds the effective number of negatives, exp(entropy)."""
@@ -454,14 +467,14 @@ def _check_choices(
     if exclude not in ("label", "self", None):
         raise unknown("exclude", str(exclude), ["label", "self"])
     if on_zero not in ("error", "uniform"):
-        raise unknown("on_zero", on_zero, ["error", "uniform"])
+        raise unknown("on_zero", str(on_zero), ["error", "uniform"])
     if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
+        raise unknown("backend", str(backend), BACKENDS)
     if isinstance(positive, str) and positive not in ("max", "mean"):
         raise unknown("positive", positive, ["max", "mean"])
     if isinstance(positive, float | int) and not 0 <= positive <= 1:
         raise InputError(f"positive={positive} is not a quantile from 0 to 1.")
-    if rows is not None and not (rows.step == 1 and 0 <= rows.start < rows.stop <= count):
+    if rows is not None and not (isinstance(rows, range) and rows.step == 1 and 0 <= rows.start < rows.stop <= count):
         raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
 
 

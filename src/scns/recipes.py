@@ -282,6 +282,8 @@ def load_recipe(name_or_path: str | Path, settings: Sequence[str] = ()) -> Recip
     """
     if not isinstance(name_or_path, str | Path):
         raise InputError(f"A recipe is a name or the path of a file, not {type(name_or_path).__name__}: scns recipes.")
+    if isinstance(settings, str) or not all(isinstance(setting, str) for setting in settings):
+        raise InputError(f'Settings are a list of key=value, such as ["epochs=2"], but this is {settings!r}.')
     given = str(name_or_path)
     if not given.endswith((".toml", ".json")) and "/" not in given:
         return named(given).with_settings(settings)

@@ -111,9 +111,11 @@ class Negatives(nn.Module):
     seed: int
     samples: int  # how many there are, N
 
-    def check(self, anchors: Tensor) -> None:
-        """Raise for anything but numbers of this sampler's samples."""
+    def check(self, anchors: Tensor, indices: Tensor | None = None) -> None:
+        """Raise for anything but numbers of this sampler's samples, [batch] and [batch, m]."""
         chances.check_anchors(anchors, self.samples)
+        if indices is not None:
+            chances.check_indices(indices, len(anchors), self.samples)
 
     def probabilities(self, anchors: Tensor) -> Tensor:
         """float32 [batch, N]: over all samples. (Samplers of the k nearest: [batch, k], over those.)"""
@@ -150,7 +152,7 @@ class UniformNegatives(Negatives):
         self.pool, self.seed, self.samples = Pool(labels), seed, len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        self.check(anchors)
+        self.check(anchors, indices)
         return self.pool.log_uniform(anchors, indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
@@ -190,13 +192,13 @@ class ClassNegatives(Negatives):
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(class_table, "scns.NeighborTable.build(vectors, k=...) of a vector a class")
         labels = _labels(labels)
-        counts = torch.bincount(labels.clamp(min=0), minlength=len(class_table))
-        if int(labels.min()) < 0 or len(counts) > len(class_table):
-            low, high = int(labels.min()), int(labels.max())
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(class_table):
             raise InputError(
                 f"Labels run from {low} to {high}, but the class table has classes 0 to {len(class_table) - 1}; "
                 "number the classes like its rows and leave out what has no label."
             )
+        counts = torch.bincount(labels, minlength=len(class_table))
         if bool((counts == 0).any()):
             empty = (counts == 0).nonzero()[:, 0].tolist()
             raise InputError(f"Classes {empty[:5]} have no samples; build the class table without them.")
@@ -227,7 +229,7 @@ class ClassNegatives(Negatives):
         return chances.shares(self.integers[self.labels[anchors]])
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        self.check(anchors)
+        self.check(anchors, indices)
         classes = self.labels[indices]
         row = self.labels[anchors]
         share = chances.look_up(self.classes[row], self.probabilities(anchors).log(), classes)
@@ -290,6 +292,12 @@ class InstanceNegatives(Negatives):
                 f"This table is a shard, {len(table)} of {table.info.corpus_rows} rows; merge the shards with: "
                 "scns neighbors merge."
             )
+        if fallback is not None and (not isinstance(fallback, Negatives) or fallback.samples != len(table)):
+            of = f"of {fallback.samples} samples" if isinstance(fallback, Negatives) else f"a {type(fallback).__name__}"
+            raise InputError(
+                f"The fallback of a table of {len(table)} rows is a sampler of as many samples, but this is {of}; "
+                "pass fallback=UniformNegatives(labels)."
+            )
         indices, scores = table.indices, table.scores
         empty = (indices[:, 0] < 0).nonzero()[:, 0]
         self.fallen_back = len(empty)
@@ -304,13 +312,14 @@ class InstanceNegatives(Negatives):
             indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
         self.samples, self.fewest = table.info.corpus_rows, int((indices >= 0).sum(1).min())
         self.candidates = indices.shape[1]
+        self.borrowed = indices is table.indices  # samplers of one table share its rows, and a mapped file stays one
         constants(self, indices=indices, scores=scores)
 
     def extra_repr(self) -> str:
         return f"{len(self.indices)} samples, k={self.indices.shape[1]}, scale={self.scale:g}"
 
     def refresh_(self, table: NeighborTable) -> "InstanceNegatives":
-        """Take a new table of the same samples in place, so that a captured step draws from it too."""
+        """Take a new table of the same samples in place, so that a step captured after `own_` draws from it too."""
         _check_table(table, "scns.NeighborTable.build(embeddings, labels, k=...)")
         if table.indices.shape != self.indices.shape:
             raise InputError(
@@ -318,9 +327,16 @@ class InstanceNegatives(Negatives):
             )
         if bool((table.indices[:, 0] < 0).any()):
             raise InputError("Some rows of the new table have no neighbours; refresh from one that is not filtered.")
+        self.own_()
         self.indices.copy_(table.indices)
         self.scores.copy_(table.scores)
         self.fewest = int((self.indices >= 0).sum(1).min())
+        return self
+
+    def own_(self) -> "InstanceNegatives":
+        """Copy the table's rows, once: refresh_ writes into the copy, from which a captured step goes on reading."""
+        if self.borrowed:
+            self.indices, self.scores, self.borrowed = self.indices.clone(), self.scores.clone(), False
         return self
 
     def probabilities(self, anchors: Tensor) -> Tensor:
@@ -329,6 +345,7 @@ class InstanceNegatives(Negatives):
         return chances.shares(self._integers(anchors))
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        self.check(anchors, indices)
         chance = self.probabilities(anchors).log()
         return chances.look_up(self.indices[anchors].long(), chance, indices)
 
@@ -423,7 +440,7 @@ class AllNegatives(Negatives):
         self.pool, self.samples = Pool(labels), len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
-        self.check(anchors)
+        self.check(anchors, indices)
         return self.pool.log_uniform(anchors, indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
@@ -462,7 +479,7 @@ def _labels(labels: Tensor) -> Tensor:
         raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them with .long().")
     if int(labels.long().min()) < -1:
         raise InputError(f"Labels must be -1 (none) or larger, but one is {int(labels.long().min())}.")
-    return labels.long()
+    return labels.to(torch.int64, copy=True)  # what becomes of the caller's does not matter
 
 
 def _check_table(table: object, made: str) -> None:

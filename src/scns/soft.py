@@ -54,7 +54,7 @@ class SoftNegatives(Negatives):
         self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
         self.pool, self.samples, embeddings = Pool(labels), len(labels), checks.tensor(embeddings, "Embeddings")
         self.candidates = clusters or len(labels)
-        if embeddings.dim() != 2:
+        if embeddings.dim() != 2 or not embeddings.shape[1]:
             raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
         if len(embeddings) != len(self.pool):
             raise InputError(
@@ -87,6 +87,7 @@ class SoftNegatives(Negatives):
         return self
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        self.check(anchors, indices)
         return self._log_q(self._ends(anchors), indices)
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
@@ -161,8 +162,8 @@ class SoftNegatives(Negatives):
         labels = self.pool.labels
         if int(labels.min()) < 0:
             raise InputError("Clusters lie inside classes, so every sample needs a label; use clusters=None otherwise.")
-        counts = torch.bincount(labels)
-        classes = int((counts > 0).sum())
+        known, counts = labels.unique(return_counts=True)  # which may be any numbers
+        classes = len(known)
         if not checks.is_whole(clusters) or not classes <= clusters <= len(labels):
             raise InputError(
                 f"clusters={clusters!r} must be a whole number from {classes} (one a class) to {len(labels)} (one a "
@@ -178,16 +179,15 @@ class SoftNegatives(Negatives):
             first=torch.zeros(total, dtype=torch.int64, device=device),
             members=torch.zeros_like(labels),
             cluster_of=torch.zeros_like(labels),
-            cluster_class=torch.repeat_interleave(torch.arange(len(each), device=device), each),
+            cluster_class=torch.repeat_interleave(known, each),
             picked=torch.zeros(total, dtype=torch.int64, device=device),
         )
         self.alike = dict[tuple[int, int], list[tuple[int, int]]]()
         begin, place = 0, 0
-        for label, (count, number) in enumerate(zip(counts.tolist(), each.tolist(), strict=True)):
-            if number:
-                order = draws.permutation(count, self.seed, draws.CLUSTERS, label, device=device)
-                self.picked[place : place + number] = order[:number]
-                self.alike.setdefault((count, number), []).append((begin, place))
+        for label, count, number in zip(known.tolist(), counts.tolist(), each.tolist(), strict=True):
+            order = draws.permutation(count, self.seed, draws.CLUSTERS, label, device=device)
+            self.picked[place : place + number] = order[:number]
+            self.alike.setdefault((count, number), []).append((begin, place))
             begin, place = begin + count, place + number
 
     def _cluster(self) -> None:

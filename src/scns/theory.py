@@ -18,6 +18,7 @@ from scns.errors import InputError
 _SERIES_FROM = 1000  # from here the series of harmonic() is exact to float64: its first dropped term is 1 / (252 k^6)
 _RECURSION_WORK = 1_000_000_000  # element updates of the batch recursion: about two seconds
 _LEAST_WORK = 2000  # element updates that a draw of a batch costs at least
+_ROUNDING = 1e-5  # what float32 probabilities may sum to above 1: those of a million items are 1e-6 off
 _CHAIN_STEPS = 20_000  # steps of the O(n k) chain before the contour integral is the faster of the two
 
 
@@ -127,7 +128,7 @@ def mi_lower_bound(loss: float, n_negatives: int) -> float:
     n = _count("n_negatives", n_negatives, 1)
     if not math.isfinite(loss):
         raise InputError(f"The loss is {loss}; the bound needs a finite number.")
-    return math.log(n + 1) - loss
+    return math.log(n + 1) - float(loss)
 
 
 def omega_x(a_k: float, a_r: float) -> float:
@@ -173,7 +174,11 @@ def alignment_weight(anchor: ArrayLike, negatives: ArrayLike, k: int) -> float:
 
 
 def _count(name: str, value: int, least: int) -> int:
-    if value != int(value) or value < least:
+    try:
+        fits = value == int(value) and value >= least
+    except (TypeError, ValueError, OverflowError):  # nothing, a word, NaN, infinity
+        fits = False
+    if not fits:
         raise InputError(f"{name} is {value}, but it must be a whole number of at least {least}.")
     return int(value)
 
@@ -194,11 +199,9 @@ def _probabilities(p_cover: ArrayLike) -> tuple[Array, Counts]:
         raise InputError(
             f"p_cover holds {_some(p[~(p > 0)])}, but an item that is never drawn is never seen; use p > 0."
         )
-    total = p.sum()
-    if total > 1 + 1e-5:  # a float32 softmax of a million items is 1e-6 off
-        raise InputError(f"p_cover sums to {total:.6g}, but probabilities sum to at most 1.")
-    p = p / max(total, 1)
-    distinct, times = np.unique(p, return_counts=True)
+    if p.sum() > 1 + _ROUNDING:
+        raise InputError(f"p_cover sums to {p.sum():.7g}, but probabilities sum to at most 1.")
+    distinct, times = np.unique(p / max(p.sum(), 1.0), return_counts=True)
     return distinct, times.astype(np.int64)
 
 

@@ -201,6 +201,8 @@ def fit_packed(
 ) -> list[Run]:
     """Train several recipes at once on one device: those that share batches and teacher in one graph."""
     watch = watch or Watch()
+    if not jobs or not all(isinstance(job, tuple | list) and len(job) == 2 for job in jobs):
+        raise InputError('fit_packed takes a list of (recipe, folder): [(scns.load_recipe("mini-ce"), "runs/a"), ...].')
     with joined(jobs[0][0].device) as world, backends([recipe for recipe, _ in jobs]), ExitStack() as kept:
         runs = prepare(jobs, shelf, world, kept)
         with world.alike(), polite_stop() as stopping:

@@ -57,7 +57,8 @@ def label_words(
     """What `label_vectors` and `missing_words` say, from one reading of `source`."""
     if on_missing not in ("error", "uniform"):
         raise unknown("on_missing", on_missing, ["error", "uniform"])
-    if isinstance(names, str) or not len(names) or not all(isinstance(name, str) for name in names):
+    ordered = hasattr(names, "__len__") and not isinstance(names, str | set | frozenset)  # a set has no order
+    if not ordered or not len(names) or not all(isinstance(name, str) for name in names):
         raise InputError(f"Label names are a list of at least one name, but this is {names!r}.")
     tokens = {name: words(name) for name in names}
     exact = {token for listed in tokens.values() for token in listed}
@@ -105,11 +106,12 @@ def class_embeddings(
     count = int(owner.max()) + 1 if classes is None and len(owner) else classes or 0
     if len(owner) and int(owner.max()) >= count:
         raise InputError(f"Label {int(owner.max())} does not fit {count} classes; the largest label is {count - 1}.")
-    members = torch.bincount(owner, minlength=count)
-    empty = (members == 0).nonzero().flatten().tolist()
-    if empty or not count:
+    known, members = owner.unique(return_counts=True)  # the classes with samples: labels may be any numbers
+    if len(known) < count or not count:
+        some = set(known.tolist())
+        first = [label for label in range(min(count, len(some) + 10)) if label not in some][:10]
         raise InputError(
-            f"{len(empty)} of {count} classes have no samples ({empty[:10]}), and every class needs at least one; "
+            f"{count - len(known)} of {count} classes have no samples ({first}), and every class needs at least one; "
             "number those that have any by labels.unique(return_inverse=True)[1]."
         )
     sums = torch.zeros(count, rows.shape[1], device=rows.device).index_add_(0, owner, rows / lengths[:, None])

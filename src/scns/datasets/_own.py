@@ -40,5 +40,6 @@ def load(
             train = _decode.decoded(f"{name}-train", root, items, size, skip_bad, progress)
     except PermissionError as error:
         raise _layout.unreadable(name, error) from error
-    found = Images(images.pixels, torch.tensor(labels), names(known), train.mean, train.std)
+    first, second, third = (deviation or 1.0 for deviation in train.std)  # a channel that does not vary is only shifted
+    found = Images(images.pixels, torch.tensor(labels), names(known), train.mean, (first, second, third))
     return found if images.good.all() else found.subset(images.good.nonzero().flatten())

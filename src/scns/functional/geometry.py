@@ -55,7 +55,7 @@ def deviations(values: Tensor, over: int, size_over: tuple[int, ...]) -> tuple[T
     centred = values - values.mean(over, keepdim=True)
     length = torch.linalg.vector_norm(centred, dim=size_over, keepdim=True)
     whole = torch.linalg.vector_norm(values, dim=size_over, keepdim=True)
-    varies = length > _ROUNDING_STEPS * torch.finfo(values.dtype).eps * whole
+    varies = ~(length <= _ROUNDING_STEPS * torch.finfo(values.dtype).eps * whole)  # NaN stays NaN
     return torch.where(varies, centred, 0.0), torch.where(varies, length, 0.0)
 
 
@@ -67,4 +67,4 @@ def squared_distances(points: Tensor) -> Tensor:
     sizes = gram.diagonal()[:, None] + gram.diagonal()[None, :]
     squared = sizes - 2 * gram
     rounding = 64 * torch.finfo(torch.float64).eps  # of sums over some thousand features
-    return torch.where(squared > rounding * sizes, squared, 0.0)
+    return torch.where(squared <= rounding * sizes, 0.0, squared)  # NaN stays NaN

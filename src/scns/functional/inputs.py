@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scns.checks import readable
+from scns.checks import is_number, readable
 from scns.errors import InputError, unknown
 
 Arguments = ParamSpec("Arguments")
@@ -96,7 +96,7 @@ def check_positive(name: str, value: float | Tensor, *, zero: bool = False) -> N
 def check_share(name: str, value: float | Tensor) -> None:
     """Refuses a share outside [0, 1]; a tensor's values are looked at only where that costs no synchronisation."""
     if not isinstance(value, Tensor):
-        if not 0 <= value <= 1:
+        if not is_number(value) or not 0 <= value <= 1:
             raise InputError(f"{name} must lie in [0, 1]; got {value}.")
     elif readable(value) and not bool(((value >= 0) & (value <= 1)).all()):
         raise InputError(f"{name} must lie in [0, 1]; got values from {value.min():g} to {value.max():g}.")

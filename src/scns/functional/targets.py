@@ -42,6 +42,8 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of class distributions: -(1/B) sum_n sum_c t_nc log softmax(logits)_nc. Both [batch, classes]."""
     check_matrices(logits, targets, "logits and targets")
     check_shapes(logits, targets, "logits and targets")
+    if not targets.is_floating_point():
+        raise InputError(f"targets must be probabilities of floating point; got {targets.dtype}, use .float().")
     return F.cross_entropy(logits, targets)
 
 

@@ -192,6 +192,13 @@ def build(name: str, setting: Setting, *, preset: str | None = None, **arguments
         raise InputError(
             f"A Setting takes labels, an int64 tensor [n], and scns.features.Shapes(classes, width), not {given}."
         )
+    labels = setting.labels
+    if labels.dtype != torch.int64 or labels.dim() != 1 or not len(labels) or int(labels.max()) >= setting.classes:
+        high = f", the largest {int(labels.max())}" if labels.numel() else ""
+        raise InputError(
+            f"A Setting takes labels, int64 [n] below its {setting.classes} classes, but these are {labels.dtype} "
+            f"{tuple(labels.shape)}{high}."
+        )
     around = {"teacher": setting.teacher is not None, "divided": setting.divided}
     return module(name).Objective(setting, **resolved(name, preset or "", arguments, **around))
 

@@ -163,6 +163,8 @@ class Objective(Method):
         if start is not None:
             setting = replace(setting, embeddings=start.to(setting.labels.device).clone)
         self.sampler = make_sampler(setting, sampler, k=k, scale=chosen["scale"], clusters=clusters)
+        if refresh and isinstance(self.sampler, InstanceNegatives):
+            self.sampler.own_()
         self.everything = self.sampler.everything  # a compiled step that asks the sampler would be made for its kind
         self.drawn = Drawn(self._draw, len(setting.labels))
 
@@ -199,7 +201,7 @@ class Objective(Method):
     ) -> dict[str, Tensor]:  # fmt: skip
         """InfoNCE on the negatives and on their mixtures, from all similarities."""
         losses = {}
-        both = [table.logits(z, rows) for z, table in sides]  # [batch, m] each
+        both = [table.part.dots(z, table.features.to(z.dtype), rows) for z, table in sides]  # [batch, m] each
         if self.weight:
             losses["infonce"] = self._info_nce(both, log_weights, target, self.weight)
         if self.mixes_negatives:

@@ -2,7 +2,7 @@
 
 import sys
 
-from scns import plugins
+from scns import checks, plugins
 from scns.errors import InputError
 from scns.models._cost import flops, outputs, parameters
 from scns.models._fold import folded
@@ -46,6 +46,6 @@ def families() -> dict[str, list[str]]:
 def build(name: str, classes: int) -> Network:
     """The network of that name for `classes` classes, with random weights (`torch.manual_seed`)."""
     module = plugins.find(sys.modules[__name__], "network", name)
-    if classes < 1:
-        raise InputError(f"A network needs at least 1 class, but classes = {classes}.")
-    return module.build(name, classes)
+    if not checks.is_whole(classes) or classes < 1:
+        raise InputError(f"A network needs at least 1 class, a whole number, but classes = {classes!r}.")
+    return module.build(name, int(classes))

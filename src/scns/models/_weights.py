@@ -40,6 +40,11 @@ def load_weights(network: AnyNetwork, path: str | Path, *, new_classifier: bool 
 
     With `new_classifier` the network keeps its own classifier whatever the file has, for a file of other classes.
     """
+    if not hasattr(network, "head_name"):
+        raise InputError(
+            f"load_weights takes a network of scns, not a {type(network).__name__}; wrap it by "
+            "scns.features_of(module, layers=[])."
+        )
     _put(network, _named(network, path), path, new_classifier)
     return network
 
