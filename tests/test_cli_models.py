@@ -35,7 +35,10 @@ def test_classes_change_the_parameters(scns: Callable) -> None:
 
 
 def test_bad_classes_end_in_one_sentence(scns: Callable) -> None:
-    for value, sentence in (("0", "A network needs at least 1 class, but classes = 0."), ("many", "--classes")):
+    for value, sentence in (
+        ("0", "A network needs at least 1 class, a whole number, but classes = 0."),
+        ("many", "--classes"),
+    ):
         ran = scns("models", "--classes", value)
         assert ran.code == 2 and sentence in ran.err and ran.out == ""
 
