@@ -858,6 +858,7 @@ def test_a_refreshed_sampler_goes_by_the_table_of_the_epochs_beginning(arguments
 
 def test_an_instance_table_is_refreshed_every_so_many_epochs() -> None:
     case = make("infonce", sampler="instance", k=5, refresh=2)
+    place = case.method.sampler.indices.data_ptr()  # where a captured step reads
     method, batch = case.method, next(case.batches())
     tables = []
     for epoch in range(1, 6):
@@ -867,6 +868,7 @@ def test_an_instance_table_is_refreshed_every_so_many_epochs() -> None:
     assert [torch.equal(one, other) for one, other in pairwise(tables)] == [True, False, True, False]
     old = NeighborTable.build(method.proposal, method.labels, k=5)
     assert torch.equal(old.indices, tables[-1]) and not torch.equal(tables[-1], tables[0])
+    assert method.sampler.indices.data_ptr() == place
     assert method.sampler.sample(batch.index, 3).shape == (len(batch.index), 3)
 
 

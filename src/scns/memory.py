@@ -198,10 +198,10 @@ class FeatureTable(nn.Module):
         _check_floating(z)
         if rows is not None:
             _check_rows("rows", rows, self.part.total)
-        return self._logits(z, rows)
+        return self.products(z, rows)
 
-    def _logits(self, z: Tensor, rows: Tensor | None) -> Tensor:
-        """The same of rows that are known to be in the table."""
+    def products(self, z: Tensor, rows: Tensor | None) -> Tensor:
+        """`logits` of rows that are known to be in the table: a step's own draws need no second look."""
         width = self.features.shape[1]
         if z.dim() != 2 or z.shape[1] != width or (rows is not None and (rows.dim() != 2 or len(rows) != len(z))):
             given = f"z {tuple(z.shape)}" + ("" if rows is None else f" and rows {tuple(rows.shape)}")
@@ -241,7 +241,7 @@ class FeatureTable(nn.Module):
                 weights = None if log_weights is None else F.pad(log_weights, (1, 0))
                 return gathered.info_nce([(z, self.features)], rows, weights, temperature).mean()
         with torch.autocast(z.device.type, enabled=False):  # which would round z and the rows again
-            logits = self._logits(z, negatives)
+            logits = self.products(z, negatives)
         return functional.info_nce(
             z,
             self.part.take(self.features, positives).to(z.dtype),

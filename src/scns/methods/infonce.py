@@ -201,7 +201,7 @@ class Objective(Method):
     ) -> dict[str, Tensor]:  # fmt: skip
         """InfoNCE on the negatives and on their mixtures, from all similarities."""
         losses = {}
-        both = [table.part.dots(z, table.features.to(z.dtype), rows) for z, table in sides]  # [batch, m] each
+        both = [table.products(z, rows) for z, table in sides]  # [batch, m] each
         if self.weight:
             losses["infonce"] = self._info_nce(both, log_weights, target, self.weight)
         if self.mixes_negatives:
