@@ -298,6 +298,23 @@ def test_checkpoints_take_their_share_of_the_time_however_many_train(
     assert sorted(saved) == [(str(seed), epoch) for seed in range(together) for epoch in written]
 
 
+def test_runs_of_a_pack_are_written_at_the_same_epochs_so_that_they_share_steps_when_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_epoch, save, saved = Run.end_epoch, Run.save, []
+
+    def slow(run: Run) -> None:
+        save(run)
+        run.save_took = 0.001 if run.recipe.seed else 0.039  # a method without a table, and one with; 2 % are 0.02 s
+        saved.append((run.recipe.seed, run.epoch))
+
+    monkeypatch.setattr(Run, "end_epoch", lambda run, seconds: end_epoch(run, 1.0))
+    monkeypatch.setattr(Run, "save", slow)
+    wanted = [recipe(epochs=5, seed=seed, data_seed=0, checkpoint_every=0) for seed in range(2)]
+    fit_packed([(each, tmp_path / str(each.seed)) for each in wanted])
+    assert sorted(saved) == [(seed, epoch) for seed in range(2) for epoch in (0, 2, 4, 5)]
+
+
 def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     told = r"The loss 'ce' became nan in epoch 1, after \d+ of 120 samples; lower lr .* in another --out\. .*in '.*nan'"
     with pytest.raises(InputError, match=told):

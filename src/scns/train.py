@@ -307,8 +307,9 @@ def _go_on(pack: Pack, together: int, watch: Watch) -> bool:
             run.next_stage()
         pack.build()
     done = first.stages[first.stage] is None and first.epoch >= first.recipe.epochs
-    for run in pack.runs:
-        if done or run.world.together(partial(_due, run, together)):
+    due = first.world.together(partial(_due, pack.runs, together))
+    for run, written in zip(pack.runs, due, strict=True):
+        if done or written:
             run.save()
         if done:
             run.finish()
@@ -316,12 +317,16 @@ def _go_on(pack: Pack, together: int, watch: Watch) -> bool:
     return not done
 
 
-def _due(run: Run, together: int) -> bool:
-    """Whether a run is written now: `together` runs wait while each of them is."""
-    every = run.recipe.checkpoint_every
-    if every:
-        return run.epoch % every == 0
-    return together * run.save_took <= _SHARE * (run.seconds - run.saved_at)
+def _due(runs: list[Run], together: int) -> list[bool]:
+    """Which runs of a pack are written now: `together` runs wait while each of them is.
+
+    Those that are written by time are so at once: what is left of a pack that was killed can share its steps again.
+    """
+    timed = [run for run in runs if not run.recipe.checkpoint_every]
+    took = sum(run.save_took for run in timed)
+    since = min((run.seconds - run.saved_at for run in timed), default=0.0)
+    now = together * took <= _SHARE * since * len(timed)
+    return [run.epoch % every == 0 if (every := run.recipe.checkpoint_every) else now for run in runs]
 
 
 @torch.no_grad()
