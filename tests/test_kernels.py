@@ -4,6 +4,7 @@ Needs the extra `kernels` (make test-scale has it). On a GPU, tests/test_fuse.py
 compiled.
 """
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import scns
 from scns import has
 
 SCRIPT = """
@@ -188,3 +190,29 @@ def interpreted(script: str) -> None:
     words = [sys.executable, "-c", script]
     done = subprocess.run(words, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+_WRITTEN_BY_WHO_READ_IT = {"table"}  # of `heads._move`: a thread loads the numbers of a row that it stores
+
+
+def test_no_kernel_reads_what_it_writes() -> None:
+    """The warps of a program are not in step: one may have written what another is about to read."""
+    checked = 0
+    for file in sorted((Path(scns.__file__).parent / "kernels").glob("*.py")):
+        for kernel in (node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)):
+            given = {each.arg for each in kernel.args.args}
+            used = {"load": set[str](), "store": set[str]()}
+            for call in (node for node in ast.walk(kernel) if isinstance(node, ast.Call)):
+                if isinstance(call.func, ast.Attribute) and call.func.attr in used:
+                    used[call.func.attr] |= {_first_name(call.args[0])} & given
+            both = (used["load"] & used["store"]) - _WRITTEN_BY_WHO_READ_IT
+            assert not both, f"{file.name}, {kernel.name}: {both}"
+            checked += bool(used["store"])
+    assert checked > 10
+
+
+def _first_name(pointer: ast.expr) -> str:
+    """The tensor of `tensor + offset + ...`."""
+    while isinstance(pointer, ast.BinOp):
+        pointer = pointer.left
+    return pointer.id if isinstance(pointer, ast.Name) else ""

@@ -201,3 +201,20 @@ def test_a_head_writes_to_a_table_what_update_does(full: bool) -> None:
     moved.write(there, rows.cuda(), x.cuda())
     torch.testing.assert_close(there.features.cpu(), table.features)
     assert torch.equal(there.filled.cpu(), table.filled)
+
+
+def test_a_new_row_takes_its_feature_whole_however_late_some_of_its_threads_are() -> None:
+    """A hundred thousand rows at once and products beside them: the processors have more to do than they can."""
+    torch.manual_seed(0)
+    count, square = 100_000, torch.randn(4096, 4096, device="cuda")
+    head, x, rows = Head(64, 128).cuda(), torch.randn(count, 64, device="cuda"), torch.randperm(count, device="cuda")
+    wanted, beside = head(x).detach(), torch.cuda.Stream()
+    for _ in range(5):
+        table = FeatureTable(count, 128, device="cuda")
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            busy = [square @ square for _ in range(4)]
+        head.write(table, rows, x)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(table.features[rows], wanted)
+        assert table.filled.all() and len(busy) == 4

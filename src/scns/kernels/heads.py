@@ -45,18 +45,17 @@ def _project(x, w, b, z, inverse, WIDTH: constexpr, DIM: constexpr, DEEP: conste
 
 @triton.jit
 def _move(
-    x, w, b, rows, table, filled, momentum,
+    x, w, b, rows, table, known, momentum,
     WIDTH: constexpr, DIM: constexpr, DEEP: constexpr, ASK: constexpr,
 ):  # fmt: skip
-    """The table's row of a sample becomes normalise(momentum * row + (1 - momentum) * z), or z if not yet filled."""
+    """The table's row of a sample becomes normalise(momentum * row + (1 - momentum) * z), or z if not known before."""
     m, n = tl.program_id(0), tl.arange(0, DIM)
     y = _linear(x, w, b, m, WIDTH, DIM, DEEP)
     z = y / tl.sqrt(tl.sum(y * y, 0) + _EPS)
     row = tl.load(rows + m)
     moved = z + momentum * (tl.load(table + row * DIM + n) - z)
     if ASK:
-        moved = tl.where(tl.load(filled + row), moved, z)
-        tl.store(filled + row, True)
+        moved = tl.where(tl.load(known + m), moved, z)
     tl.store(table + row * DIM + n, moved / tl.sqrt(tl.sum(moved * moved, 0) + _EPS))
 
 
@@ -110,7 +109,12 @@ def project(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def move(x: Tensor, w: Tensor, b: Tensor, rows: Tensor, table: Tensor, filled: Tensor, momentum: float) -> None:
     """Move the table's `rows`, none twice, towards z; `filled` says which have been moved before, or is empty: all."""
-    _move[(len(x),)](x, w, b, rows, table, filled, momentum, **_sizes(w), ASK=len(filled) > 0)
+    ask = len(filled) > 0
+    # Read here and written after: in the kernel, one warp of a program might write before another has read.
+    known = filled[rows] if ask else filled
+    _move[(len(x),)](x, w, b, rows, table, known, momentum, **_sizes(w), ASK=ask)
+    if ask:
+        filled.index_fill_(0, rows, True)
 
 
 def gradients(
