@@ -21,6 +21,7 @@ from scns.data import Images
 from scns.errors import InputError
 from scns.recipe import Recipe, differences
 from scns.report import markup
+from scns.report.answer import answer
 from scns.report.groups import by_number, groups
 from scns.report.markup import difference
 from scns.report.opening import Change, Network, Opening
@@ -189,12 +190,36 @@ def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:
     } and others == ["all 60.00"]  # fmt: skip
     # Two points of two seeds and deviation sqrt(2): t of 2 degrees of freedom x the standard error of two seeds or one.
     assert [curve.halves for curve in curves] == [
-        pytest.approx([4.303]), pytest.approx([4.303 * math.sqrt(2), 4.303]),
+        pytest.approx([4.302653]), pytest.approx([4.302653 * math.sqrt(2), 4.302653]),
     ]  # fmt: skip
     text = render(tmp_path)
     assert "How many negatives" in text and "Without a number: all 60.00." in text
     assert text.index("How many negatives") < text.index("Every setting") < text.index('id="lines-')  # picture first
     assert 'data-told="with # negatives"' in text and 'data-points="4:40.00:' in text
+    assert "bars are 95 % intervals" in text
+
+
+def test_one_seed_of_each_number_has_no_bars(tmp_path: Path) -> None:
+    for negatives in (4, 16):
+        recipe = replace(TINY, method="infonce", arguments={"sampler": "uniform", "negatives": negatives})
+        put(tmp_path / f"uniform-{negatives}-0", recipe, 40 + negatives)
+    text = render(tmp_path)
+    assert "How many negatives" in text and "one seed each, so without intervals" in text and "bars are" not in text
+
+
+def test_many_comparisons_say_how_many_chance_would_decide(tmp_path: Path) -> None:
+    def drawn(negatives: int, sampler: str, tests: list[float]) -> None:
+        recipe = replace(TINY, method="infonce", arguments={"sampler": sampler, "negatives": negatives})
+        for seed, test in enumerate(tests):
+            put(tmp_path / f"{sampler}-{negatives}-{seed}", replace(recipe, seed=seed), test)
+
+    for negatives in range(1, 21):
+        drawn(negatives, "uniform", [50, 51, 52])
+        drawn(negatives, "class", [51, 50, 52.5] if negatives < 20 else [51])  # one pair decides nothing
+    assert "20 undecided. The largest" in answer(groups(read(tmp_path)))
+    drawn(20, "class", [51, 50, 52.5])
+    told = "20 undecided. Each is judged by its own 95 % interval: of 20 that differ in nothing, about 1 would be above"
+    assert told in answer(groups(read(tmp_path)))
 
 
 def test_data_sets_have_sections_of_their_own(tmp_path: Path) -> None:

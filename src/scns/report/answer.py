@@ -11,6 +11,8 @@ from scns.report.groups import Group, by_data, paths
 from scns.report.markup import text
 from scns.results import Entry
 
+_MANY = 20  # settings, of which one is told apart by chance
+
 
 def what(found: Sequence[Group], runs: dict[Path, Entry]) -> str:
     """One paragraph: what was run."""
@@ -72,9 +74,15 @@ def _against_uniform(data: str, own: Sequence[Group]) -> str:
     best, gain = max(several, key=lambda pair: pair[1].mean)
     chosen = f", the largest of {len(several)} and so a flattered one" if len(several) > 1 else ""
     among = f" of those with {LEAST} pairs and more" if len(several) < len(gains) else ""
+    judged = sum(gain.n >= LEAST for _, gain in gains)
+    # One interval in twenty leaves 0 out by chance.
+    told = (
+        f" Each is judged by its own 95 % interval: of {judged} that differ in nothing, about {judged / 20:.0f} would"
+    )
+    chance = f"{told} be above or below." if judged >= _MANY else ""
     return (
         f"<b>{count(len(gains), 'setting')} on {text(data)} compared with uniform negatives</b>: {above} above, "
-        f"{below} below, {len(gains) - above - below} undecided. The largest mean difference{among} has "
+        f"{below} below, {len(gains) - above - below} undecided.{chance} The largest mean difference{among} has "
         f"{text(best.line.name)} ({text(best.line.student)}): {text(str(gain))}{chosen}."
     )
 

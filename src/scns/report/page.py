@@ -1,5 +1,6 @@
 """The report: run folders -> one HTML file that needs nothing else."""
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -185,6 +186,8 @@ def _numbers(own: Sequence[Group]) -> str:
     parts = []
     for curves, others in by_number(own):
         about = "Mean after the last epoch; bars are 95 % intervals by the deviation of seeds pooled over all points."
+        if not any(math.isfinite(half) for each in curves for half in each.halves):
+            about = "After the last epoch; one seed each, so without intervals."
         about += f" Without a number: {', '.join(others)}." if others else ""
         most = COLOURS * DASHES
         parts += [chart(curves[i : i + most], "", _NUMBERS, about) for i in range(0, len(curves), most)]
