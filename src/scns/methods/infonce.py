@@ -9,7 +9,7 @@ teacher's head (rows of a table are constants). Heads and tables are dropped aft
 
 The defaults are what was measured best of nine kinds of negatives with a teacher (docs/results.md): 256 corrected ones,
 drawn by the features of the table itself. With a teacher, the sample itself was the better positive by 1.5 points, with
-the paper's settings by 3 to 4 (one seed each); `kld=1` on top and `tau=0.05` may be better, by 0.7 and 0.6 (three). The
+the paper's settings by 3 to 4 (one seed each); that `kld=1` on top or `tau=0.05` are better is not established. The
 paper's settings are presets: every "InfoNCE", "InfoNCE-LM" and "InfoNCE + LM" row, with and without Class- or
 Instance-SCNS. The hyphen in "InfoNCE-LM" is a hyphen: with supervision it means mixtures alone, in the distillation
 appendix "InfoNCE-LM + ..." has the original negatives too; hence two weights.
@@ -48,7 +48,8 @@ _MOST = 2**20  # draws of an anchor: a batch of them would fill the memory, for 
 _PAPER = {"negatives": 1024, "scale": 5.0, "refresh": 0, "correct": False, "tau": 0.07, "positive": "class"}
 # t1: CIFAR-10 without a teacher, l = CE + InfoNCE, LM 0.1 of a grid {0.01, 0.05, 0.1, 0.2}, beta 0.5.
 # kd: with a teacher; alpha 0.65 (Class-SCNS) and 0.9 (Instance-SCNS) from the appendix. The weight of plain InfoNCE and
-# of the mixtures beside it is unstated there: 0.9, and as much as that of the original term.
+# of the mixtures is unstated there: 0.9; as much as that of the original term in "InfoNCE-LM + ...", in "InfoNCE + LM" a
+# tenth of it, as in t1.
 _ROWS: dict[str, dict[str, object]] = {
     "t1-infonce": {"sampler": "uniform", "weight": 1.0},
     "t1-infonce-lm": {"sampler": "uniform", "weight": 0.0, "lm_weight": 1.0},
