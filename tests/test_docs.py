@@ -96,6 +96,29 @@ def test_accuracies_of_a_table_are_those_of_its_folder(section: str, folder: str
     assert len(in_table) >= 8 and in_table <= kept <= in_page
 
 
+def test_differences_of_a_table_are_those_of_its_rows() -> None:
+    from scns.claims import interval
+
+    def shown(tests: list[float], base: list[float]) -> str:
+        found = interval([one - other for one, other in zip(tests, base, strict=False)])
+        return f"{found.mean:+.2f}" + (f" +- {found.high - found.mean:.2f}" if len(tests) > 1 else "")
+
+    def rows(section: str) -> list[list[str]]:
+        page = RESULTS.split(f"# {section}\n")[1].split("\n#")[0]
+        return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+
+    levers = [([float(cell) for cell in row[1:4] if cell], row[4]) for row in rows("One setting changed")[2:]]
+    base = levers[0][0]
+    assert [told for _, told in levers[1:]] == [shown(tests, base) for tests, _ in levers[1:]] and len(levers) == 13
+    without_the_first = [shown(tests[1:], base[1:]).split()[0] for tests, _ in levers[1:4]]
+    assert without_the_first == ["+0.30", "+0.17", "+0.06"] and "alone give +0.30 and +0.17, and +0.06" in RESULTS
+    table = rows("The paper's T1")[2:]
+    runs = [[float(each) for each in row[1].split("(")[1].rstrip(")").split(", ")] for row in table]
+    for row, tests in zip(table, runs, strict=True):
+        assert row[4] in ("", shown(tests, runs[0])) and row[5] in ("", shown(tests, runs[2])), row
+    assert sum(bool(row[4]) + bool(row[5]) for row in table) == 12
+
+
 def test_the_tables_of_few_negatives_are_those_of_their_runs() -> None:
     figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
     runs, rows = figure["read"](ROOT / "docs" / "results" / "few"), RESULTS.splitlines()

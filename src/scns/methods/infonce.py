@@ -48,8 +48,8 @@ _MOST = 2**20  # draws of an anchor: a batch of them would fill the memory, for 
 _PAPER = {"negatives": 1024, "scale": 5.0, "refresh": 0, "correct": False, "tau": 0.07, "positive": "class"}
 # t1: CIFAR-10 without a teacher, l = CE + InfoNCE, LM 0.1 of a grid {0.01, 0.05, 0.1, 0.2}, beta 0.5.
 # kd: with a teacher; alpha 0.65 (Class-SCNS) and 0.9 (Instance-SCNS) from the appendix. The weight of plain InfoNCE and
-# of the mixtures is unstated there: 0.9; as much as that of the original term in "InfoNCE-LM + ...", in "InfoNCE + LM" a
-# tenth of it, as in t1.
+# of the mixtures is unstated there: 0.9; as much as that of the original term in "InfoNCE-LM + ...", a tenth of it in
+# "InfoNCE + LM", as in t1.
 _ROWS: dict[str, dict[str, object]] = {
     "t1-infonce": {"sampler": "uniform", "weight": 1.0},
     "t1-infonce-lm": {"sampler": "uniform", "weight": 0.0, "lm_weight": 1.0},
