@@ -4,6 +4,7 @@ import gc
 import json
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,8 @@ class _Engine:
                 return ended
             failure = ended
         if job.out.is_dir():
-            with atomic(job.out / "error.txt") as temporary:
+            # A full disk may be why it failed: it is told, and the others go on.
+            with suppress(OSError), atomic(job.out / "error.txt") as temporary:
                 temporary.write_text(failure.told)
         return [Outcome(job, None, failure.reason)]
 
