@@ -182,15 +182,19 @@ def test_teachers_come_first(tmp_path: Path) -> None:
     assert all(outcome.result for outcome in sweep([student, teacher], pack=4, say=lambda line: None))
 
 
-def room_for(most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of packs that are tried, of which those of more than `most` runs do not fit."""
+def room_for(most: int, monkeypatch: pytest.MonkeyPatch, captures: bool = False) -> list[int]:
+    """The sizes of packs that are tried, of which those of more than `most` runs do not fit: in a capture, maybe."""
     sizes: list[int] = []
     real = sweeping.fit_packed
 
     def small_memory(pairs: list, watch: object = None) -> list:
         sizes.append(len(pairs))
         if len(pairs) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            finally:
+                if captures:  # what a capture that is broken off ends with
+                    raise RuntimeError("CUDA error: unjoined work")
         return real(pairs)
 
     monkeypatch.setattr(sweeping, "fit_packed", small_memory)
@@ -203,8 +207,9 @@ def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path, monkeypatch: pytest.
     assert sizes == [3, 2, 1, 1, 1]
 
 
-def test_later_packs_keep_to_what_did_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, said = room_for(2, monkeypatch), []
+@pytest.mark.parametrize("captures", [False, True])
+def test_later_packs_keep_to_what_did_fit(captures: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, said = room_for(2, monkeypatch, captures), []
     assert all(outcome.result for outcome in sweep(jobs(tmp_path, 7), pack=4, say=said.append))
     assert sizes == [4, 2, 2, 2, 1] and len(said) == 1
 

@@ -205,8 +205,14 @@ class _Engine:
             raise
         except Exception as error:
             reason = str(error).split("\n")[0] or type(error).__name__
-            memory, certain = isinstance(error, torch.OutOfMemoryError), isinstance(error, InputError)
-            return _Failure(reason, traceback.format_exc(), memory, certain)
+            return _Failure(reason, traceback.format_exc(), _lacked_memory(error), isinstance(error, InputError))
+
+
+def _lacked_memory(error: BaseException | None) -> bool:
+    """Whether a device had too little memory, also where that broke off a capture, which is what torch then says."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def free_memory() -> None:
