@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,9 +157,42 @@ def test_places_that_are_no_run_folder_are_told(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".recipe.json.abc.part").write_text("half")
+    for name in (".recipe.json.abc.part", ".tmpe544Oh", ".tmp"):  # ours, safetensors' own, a person's
+        (tmp_path / "run" / name).write_text("half")
     folder(tmp_path)
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"recipe.json", ".new"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"recipe.json", ".new", ".tmp"}
+
+
+def test_what_a_killed_process_wrote_of_a_checkpoint_is_known(tmp_path: Path) -> None:
+    """safetensors gives a file its name when it is whole: until then it has one that is cleared away."""
+    kept, seen, whole = folder(tmp_path), set[str](), threading.Event()
+
+    def look() -> None:
+        while not whole.is_set():
+            seen.update(path.name for path in kept.path.iterdir())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    kept.save({"x": torch.zeros(10_000_000)}, {})
+    whole.set()
+    looking.join()
+    parts = seen - {path.name for path in kept.path.iterdir()}
+    assert parts and all(any(fnmatch(name, part) for part in checkpoint._PARTS) for name in parts)
+
+
+def test_a_recipe_that_another_process_writes_while_the_folder_is_looked_at_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    look = Path.iterdir
+
+    def slowly(path: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", look)
+        folder(tmp_path)  # the other one, in the meantime
+        return look(path)
+
+    monkeypatch.setattr(Path, "iterdir", slowly)
+    folder(tmp_path)
 
 
 class Usage(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import scns
+from scns.capture import Replay
 from scns.recipe import Recipe
 from scns.run import Run
 from scns.train import Pack, Stopped, Watch, fit, fit_packed, prepare
@@ -85,6 +86,26 @@ def test_runs_with_other_orders_train_beside_each_other(tmp_path: Path) -> None:
     packed = fit_packed([(recipe, tmp_path / f"packed{i}") for i, recipe in enumerate(recipes)])
     for i, recipe in enumerate(recipes):
         assert torch.equal(weights(fit(recipe, tmp_path / f"alone{i}")), weights(packed[i]))
+
+
+def test_a_graph_has_a_workspace_of_its_own() -> None:
+    """torch has 32 streams; the one after is the first again, and with its graph goes the workspace of that stream."""
+    x, y = torch.randn(64, 50_000, device="cuda"), torch.randn(50_000, 128, device="cuda")  # summed in parts
+    found, other = x.new_zeros(64, 128), x.new_zeros(64, 128)
+    kept = Replay(lambda size: torch.mm(x, y, out=found), lambda: [], True)
+    freed = Replay(lambda size: torch.mm(x, y, out=other), lambda: [], True)
+    kept(1)
+    wanted = found.clone()
+    between = [torch.cuda.Stream() for _ in range(31)]
+    freed(1)
+    assert freed.streams == kept.streams and len(between) == 31
+    del freed
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    taken = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(64)]  # what was given back
+    kept(1)
+    torch.cuda.synchronize()
+    assert torch.equal(found, wanted) and all(bool((each == 7).all()) for each in taken)
 
 
 def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:

@@ -75,6 +75,21 @@ def test_a_sweep_asked_to_stop_while_a_run_ends_begins_no_other(tmp_path: Path, 
     assert all(outcome.result for outcome in sweep(jobs(tmp_path, 2), pack=1))
 
 
+@pytest.mark.parametrize("pack", [1, 2])
+def test_a_sweep_asked_to_stop_while_a_run_is_lost_stops_too_and_keeps_the_others(tmp_path: Path, pack: int) -> None:
+    class Asking(Watch):
+        def step(self, run: Run, epoch: int, done: int, total: int) -> None:
+            if run.recipe.lr == 1e30 and done == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    listed = [Job(tiny(lr=1e30), tmp_path / "lost"), *jobs(tmp_path, 1)]
+    with pytest.raises(training.Stopped, match=r"The weights .* became infinite or NaN") as stopped:
+        sweep(listed, pack=pack, watch=Asking(), say=lambda line: None)
+    assert stopped.value.code == 128 + signal.SIGTERM and not list(tmp_path.rglob("result.json"))
+    if pack == 2:
+        assert json.loads((tmp_path / "run-0" / "state.json").read_text())["place"] == 96
+
+
 def test_seeds_and_names_of_a_sweep_are_what_a_person_says(scns: Callable[..., Any], tmp_path: Path) -> None:
     out, mine = tmp_path / "out", tmp_path / "mine" / "mini-ce.toml"
     mine.parent.mkdir()
@@ -148,21 +163,38 @@ def test_a_crash_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.Monkey
     assert outcome.error == "boom" and "RuntimeError: boom" in (outcome.job.out / "error.txt").read_text()
 
 
+def test_a_failure_that_cannot_be_written_down_costs_no_other(tmp_path: Path) -> None:
+    """As on a full disk, which may be why the run failed."""
+
+    class InTheWay(Watch):
+        def start(self, run: Run) -> None:
+            if run.recipe.lr == 1e30:
+                (run.folder.path / "error.txt").mkdir()
+
+    listed = [Job(tiny(lr=1e30), tmp_path / "lost"), *jobs(tmp_path, 1)]
+    outcomes = sweep(listed, watch=InTheWay(), say=lambda line: None)
+    assert "The loss 'ce' became nan" in outcomes[0].error and outcomes[1].result is not None
+
+
 def test_teachers_come_first(tmp_path: Path) -> None:
     teacher = Job(tiny(), tmp_path / "teacher")
     student = Job(tiny(method="kld", teacher=str(teacher.out)), tmp_path / "student", after=(teacher.out,))
     assert all(outcome.result for outcome in sweep([student, teacher], pack=4, say=lambda line: None))
 
 
-def room_for(most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of packs that are tried, of which those of more than `most` runs do not fit."""
+def room_for(most: int, monkeypatch: pytest.MonkeyPatch, captures: bool = False) -> list[int]:
+    """The sizes of packs that are tried, of which those of more than `most` runs do not fit: in a capture, maybe."""
     sizes: list[int] = []
     real = sweeping.fit_packed
 
     def small_memory(pairs: list, watch: object = None) -> list:
         sizes.append(len(pairs))
         if len(pairs) > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            try:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            finally:
+                if captures:  # what a capture that is broken off ends with
+                    raise RuntimeError("CUDA error: unjoined work")
         return real(pairs)
 
     monkeypatch.setattr(sweeping, "fit_packed", small_memory)
@@ -175,8 +207,9 @@ def test_a_pack_that_does_not_fit_is_halved(tmp_path: Path, monkeypatch: pytest.
     assert sizes == [3, 2, 1, 1, 1]
 
 
-def test_later_packs_keep_to_what_did_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, said = room_for(2, monkeypatch), []
+@pytest.mark.parametrize("captures", [False, True])
+def test_later_packs_keep_to_what_did_fit(captures: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, said = room_for(2, monkeypatch, captures), []
     assert all(outcome.result for outcome in sweep(jobs(tmp_path, 7), pack=4, say=said.append))
     assert sizes == [4, 2, 2, 2, 1] and len(said) == 1
 

@@ -353,8 +353,9 @@ def test_an_interruption_of_a_lost_run_does_not_keep_it(tmp_path: Path) -> None:
             if done == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(InputError, match="became infinite or NaN in epoch 1"):
+    with pytest.raises(Stopped, match=r"Stopped; The weights .* became infinite or NaN in epoch 1") as stopped:
         single(recipe(lr=1e30), tmp_path / "run", watch=Interrupt())
+    assert stopped.value.code == 128 + signal.SIGTERM
     assert json.loads((tmp_path / "run" / "state.json").read_text())["place"] == 0
 
 

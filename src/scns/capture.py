@@ -16,8 +16,8 @@ class Replay:
 
     Warming up changes parameters, tables and sums; everything in `state()` is put back before the capture, so a
     captured run starts where an eager one does. Tensors made outside must be kept alive by their owner: a graph holds
-    no reference to them. Each graph is captured on a stream of its own, because graphs of one stream share workspaces.
-    `before` is called ahead of every run and is no part of it.
+    no reference to them. Each graph is captured on a stream and with workspaces of its own, because others may run
+    beside it. `before` is called ahead of every run and is no part of it.
     """
 
     def __init__(
@@ -60,9 +60,23 @@ class Replay:
         graph = torch.cuda.CUDAGraph()
         # NCCL's own thread looks at its events meanwhile, which is no fault of this one.
         mode = "thread_local" if dist.is_available() and dist.is_initialized() else "global"
-        with _no_garbage(), torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+        with _own_workspaces(), _no_garbage(), torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
             self.body(size)
         return graph
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """What products need beside their operands becomes part of the graph's memory.
+
+    torch keeps one such workspace for each stream and gives it to every graph of that stream. Of streams it has 32,
+    after which the first comes again: graphs would write to one workspace at once, or to one freed with another graph.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 @contextmanager

@@ -36,6 +36,7 @@ _RESULT: dict[str, Any] = {
     "data": str,
 }  # what every result has
 _LAST = "last.safetensors"
+_PARTS = (".*.part", ".tmp" + 6 * "[0-9A-Za-z]")  # what files are called until they are whole: by us, by safetensors
 _PROGRESS = {"stage", "epoch", "place", "seconds", "names", "history"}  # what every checkpoint says of it
 _NEW, _WHOLE = ".new", "folder"  # a file that stands for a recipe, or folder, of ours that was not trained yet
 _AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
@@ -52,9 +53,11 @@ class Folder:
         kept = self.path / "recipe.json"
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"'{self.path}' is a file, not a run folder; choose another --out.")
+        # Listed before the recipe is looked for: another process may be writing it.
+        used = self.path.exists() and any(not each.name.startswith(".") for each in self.path.iterdir())
         if kept.exists():
             self.check(recipe)
-        elif self.path.exists() and any(not each.name.startswith(".") for each in self.path.iterdir()):
+        elif used:
             raise InputError(f"'{self.path}' is not empty and no run folder (no recipe.json); choose another --out.")
         if self.finished:
             return True
@@ -63,8 +66,9 @@ class Folder:
         with held(self.path):
             if not kept.exists():
                 (self.path / _NEW).write_text(_WHOLE if made else "")
-            for part in self.path.glob(".*.part"):  # of a process that was killed while it wrote
-                part.unlink(missing_ok=True)
+            for name in _PARTS:
+                for part in self.path.glob(name):  # of a process that was killed while it wrote
+                    part.unlink(missing_ok=True)
             self._describe(recipe)
         return False
 

@@ -4,6 +4,7 @@ import gc
 import json
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,8 @@ class _Engine:
                 return ended
             failure = ended
         if job.out.is_dir():
-            with atomic(job.out / "error.txt") as temporary:
+            # A full disk may be why it failed: it is told, and the others go on.
+            with suppress(OSError), atomic(job.out / "error.txt") as temporary:
                 temporary.write_text(failure.told)
         return [Outcome(job, None, failure.reason)]
 
@@ -203,8 +205,14 @@ class _Engine:
             raise
         except Exception as error:
             reason = str(error).split("\n")[0] or type(error).__name__
-            memory, certain = isinstance(error, torch.OutOfMemoryError), isinstance(error, InputError)
-            return _Failure(reason, traceback.format_exc(), memory, certain)
+            return _Failure(reason, traceback.format_exc(), _lacked_memory(error), isinstance(error, InputError))
+
+
+def _lacked_memory(error: BaseException | None) -> bool:
+    """Whether a device had too little memory, also where that broke off a capture, which is what torch then says."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def free_memory() -> None:

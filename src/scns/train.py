@@ -206,7 +206,12 @@ def fit_packed(
     with joined(jobs[0][0].device) as world, backends([recipe for recipe, _ in jobs]), ExitStack() as kept:
         runs = prepare(jobs, shelf, world, kept)
         with world.alike(), polite_stop() as stopping:
-            _train(runs, lambda: world.any(stopping()), watch)
+            try:
+                _train(runs, lambda: world.any(stopping()), watch)
+            except Exception as error:
+                if world.size > 1 or not stopping() or isinstance(error, Stopped):
+                    raise
+                raise Stopped(f"Stopped; {error}", stopping()) from error  # a sweep would go on after any other
             if asked := world.any(stopping()):  # while the last result was made: whoever called would train the next
                 raise Stopped(f"Stopped; finished: {', '.join(str(run.folder.path) for run in runs)}.", asked)
         return runs
@@ -283,15 +288,25 @@ def _train_epoch(packs: list[Pack], stopping: Callable[[], int], watch: Watch) -
     seconds = time.perf_counter() - start
     asked = asked or stopping()
     if asked:
-        for pack in packs:
-            for run in pack.runs:
-                run.seconds += seconds
-                run.save()
+        _save_all([run for pack in packs for run in pack.runs], seconds)
         folders = ", ".join(str(run.folder.path) for pack in packs for run in pack.runs)
         raise Stopped(f"Stopped; a checkpoint is in {folders}. The same command goes on from there.", asked)
     for pack in packs:
         for run in pack.runs:
             watch.epoch(run, run.end_epoch(seconds))
+
+
+def _save_all(runs: list[Run], seconds: float) -> None:
+    """Write every run that can be written, after so many seconds more; then raise what was wrong with the first."""
+    wrong = []
+    for run in runs:
+        run.seconds += seconds
+        try:
+            run.save()
+        except (InputError, OSError) as error:  # its weights are lost, or its disk is full
+            wrong.append(error)
+    if wrong:
+        raise wrong[0]
 
 
 def _still_training(packs: list[Pack], watch: Watch) -> list[Pack]:
