@@ -9,7 +9,8 @@ Every sampler answers three questions about a batch of anchors (sample numbers, 
   log_probability(anchors, indices)   log q(index | anchor)
 
 Draws are a function of (seed, epoch, anchor, draw) alone: the same for any batch size, order, worker or device. To keep
-that exact, probabilities are turned into integers (see `chances`).
+that exact, probabilities are turned into integers (see `chances`); those of `SoftNegatives` come from products that
+another device rounds in another way.
 """
 
 import math
@@ -401,6 +402,8 @@ class MixedNegatives(Negatives):
         self.candidates = max(part.candidates for _, part in parts)
         total = sum(share for share, _ in parts)
         integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
+        within = max((part.depth for _, part in parts if isinstance(part, MixedNegatives)), default=0)
+        self.depth = within + 1  # mixtures within mixtures choose by numbers of their own
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
 
     def extra_repr(self) -> str:
@@ -414,17 +417,20 @@ class MixedNegatives(Negatives):
         """int64 [batch, num]"""
         if distinct:
             raise InputError("A mixture draws with repetition; take distinct draws from its parts.")
-        return self._choose(anchors, num, epoch, chances.positions(self.seed, anchors, num, epoch, draws.MIXTURE))
+        return self._choose(anchors, num, epoch, chances.positions(self.seed, anchors, num, epoch, self._stream()))
 
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
         """(int64 [batch, num], float32 log-weights): shares met systematically, corrected by the mixed probability."""
-        position = chances.even_positions(self.seed, anchors, num, epoch, draws.MIXTURE)
+        position = chances.even_positions(self.seed, anchors, num, epoch, self._stream())
         return weighted(self, self._choose(anchors, num, epoch, position), anchors, num, correct)
 
     def _choose(self, anchors: Tensor, num: int, epoch: Epoch, position: Tensor) -> Tensor:
         which = chances.pick(self.integers.expand(len(anchors), -1), position)
         drawn = [part.sample(anchors, num, epoch=epoch) for part in self._each()]
         return torch.stack(drawn, 2).gather(2, which[:, :, None])[:, :, 0]
+
+    def _stream(self) -> int:
+        return draws.MIXTURE + ((self.depth - 1) << 8)
 
     def _each(self) -> list[Negatives]:
         return [part for part in self.parts if isinstance(part, Negatives)]
