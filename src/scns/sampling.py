@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from scns import chances, checks, draws
 from scns.chances import Epoch
+from scns.checks import Labels
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 
@@ -35,7 +36,7 @@ class Pool(nn.Module):
     stop: Tensor
     size: Tensor
 
-    def __init__(self, labels: Tensor, *, negatives: bool = True) -> None:
+    def __init__(self, labels: Labels, *, negatives: bool = True) -> None:
         super().__init__()
         labels = _labels(labels)
         order = torch.argsort(labels, stable=True)
@@ -89,7 +90,7 @@ class Positives(nn.Module):
     `labels` are integers [N]: `Positives(labels).sample(rows, 2)` gives int64 [batch, 2] sample numbers.
     """
 
-    def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, *, seed: int = 0) -> None:
         super().__init__()
         self.pool, self.seed = Pool(labels, negatives=False), seed
 
@@ -148,7 +149,7 @@ class UniformNegatives(Negatives):
     with `rows` int64 [batch], the numbers of the anchors. The same (seed, epoch, anchor) draws the same negatives.
     """
 
-    def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, *, seed: int = 0) -> None:
         super().__init__()
         self.pool, self.seed, self.samples = Pool(labels), seed, len(labels)
 
@@ -188,7 +189,7 @@ class ClassNegatives(Negatives):
     counts: Tensor
     first: Tensor
 
-    def __init__(self, class_table: NeighborTable, labels: Tensor, *, scale: float = 5.0, seed: int = 0) -> None:
+    def __init__(self, class_table: NeighborTable, labels: Labels, *, scale: float = 5.0, seed: int = 0) -> None:
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(class_table, "scns.NeighborTable.build(vectors, k=...) of a vector a class")
@@ -383,6 +384,7 @@ class MixedNegatives(Negatives):
 
     integers: Tensor
     log_shares: Tensor
+    depth: int  # 1, or one more than that of the mixtures it is made of, which choose by numbers of their own
 
     def __init__(self, parts: Sequence[tuple[float, Negatives]], *, seed: int = 0) -> None:
         super().__init__()
@@ -402,8 +404,7 @@ class MixedNegatives(Negatives):
         self.candidates = max(part.candidates for _, part in parts)
         total = sum(share for share, _ in parts)
         integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
-        within = max((part.depth for _, part in parts if isinstance(part, MixedNegatives)), default=0)
-        self.depth = within + 1  # mixtures within mixtures choose by numbers of their own
+        self.depth = 1 + max((part.depth for _, part in parts if isinstance(part, MixedNegatives)), default=0)
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
 
     def extra_repr(self) -> str:
@@ -441,7 +442,7 @@ class AllNegatives(Negatives):
 
     everything = True
 
-    def __init__(self, labels: Tensor) -> None:
+    def __init__(self, labels: Labels) -> None:
         super().__init__()
         self.pool, self.samples = Pool(labels), len(labels)
 
@@ -477,8 +478,8 @@ def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num:
     return chances.pick_distinct(sampler.log_probability(anchors, every), sampler.seed, anchors, num, epoch)
 
 
-def _labels(labels: Tensor) -> Tensor:
-    labels = checks.tensor(labels, "Labels")
+def _labels(given: Labels) -> Tensor:
+    labels = checks.tensor(given, "Labels")
     if labels.dim() != 1 or not len(labels):
         raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {tuple(labels.shape)}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scns import chances, checks, draws, has
 from scns.chances import Epoch, columns
+from scns.checks import Embeddings, Labels
 from scns.errors import InputError
 from scns.sampling import Negatives, Pool, constants
 
@@ -42,8 +43,8 @@ class SoftNegatives(Negatives):
 
     def __init__(
         self,
-        embeddings: Tensor,
-        labels: Tensor,
+        embeddings: Embeddings,
+        labels: Labels,
         *,
         scale: float,
         clusters: int | None = None,
@@ -71,11 +72,11 @@ class SoftNegatives(Negatives):
         clusters = "" if self.clusters is None else f", clusters={self.clusters}"
         return f"{self.samples} samples, scale={self.scale:g}, uniform={self.uniform:g}{clusters}"
 
-    def refreshed(self, embeddings: Tensor) -> "SoftNegatives":
+    def refreshed(self, embeddings: Embeddings) -> "SoftNegatives":
         """The same sampler for new embeddings of the same samples (the student's own feature table, say)."""
         return copy.deepcopy(self).refresh_(embeddings)
 
-    def refresh_(self, embeddings: Tensor) -> "SoftNegatives":
+    def refresh_(self, embeddings: Embeddings) -> "SoftNegatives":
         """Take new embeddings in place, so that a captured step draws from them too."""
         embeddings = checks.tensor(embeddings, "Embeddings")
         if embeddings.shape != self.unit.shape:
