@@ -401,6 +401,8 @@ def test_bad_input_is_named(what: str) -> None:
         (lambda x: losses.info_nce(x, x, x, log_weights=[0.0]), "convert log_weights"),
         (lambda x: losses.info_nce(x, x, x, temperature=torch.ones(3)), r"one number; got a tensor \[3\]"),
         (lambda x: losses.info_nce(x, x, x, temperature=torch.tensor(0.0)), "temperature must be .* got 0.0"),
+        (lambda x: losses.info_nce(x, x, x, temperature="1"), "got '1'"),
+        (lambda x: losses.info_nce(x, x, x, log_weights=x > 0), r"torch.bool; of a mask, give mask.float\(\).log\(\)"),
         (lambda x: losses.cka(x.long(), x), "x of cka must be floating point, but it is torch.int64"),
         (lambda x: losses.hint(x, x > 0), "of hint must be floating point, but it is torch.bool"),
     ],

@@ -2,6 +2,9 @@
 
 import ast
 from pathlib import Path
+from typing import get_args, get_type_hints
+
+import numpy as np
 
 import scns
 
@@ -101,6 +104,34 @@ def imported(path: Path) -> set[str]:
 
 
 FILES = [path for path in ROOT.rglob("*.py") if path.name not in ("__init__.py", "__main__.py") or path.parent != ROOT]
+
+
+def test_public_names_are_written_out() -> None:
+    """Type checkers read the list as it stands, and take what is not in it for private."""
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    (listed,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    typed = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    homes = {name for names in scns._HOME.values() for name in names} | set(scns._MODULES)
+    assert set(listed) == homes | {"__version__"} and homes <= typed
+
+
+def test_labels_and_embeddings_may_be_arrays_to_a_type_checker() -> None:
+    for call, names in {
+        scns.UniformNegatives: ["labels"],
+        scns.ClassNegatives: ["labels"],
+        scns.AllNegatives: ["labels"],
+        scns.Positives: ["labels"],
+        scns.SoftNegatives: ["embeddings", "labels"],
+        scns.NeighborBatchSampler: ["labels"],
+        scns.NeighborTable.build: ["embeddings", "labels", "groups"],
+        scns.NeighborTable.refreshed: ["embeddings"],
+    }.items():
+        hints = get_type_hints(call.__init__ if isinstance(call, type) else call)
+        assert all(np.ndarray in get_args(hints[name]) for name in names), call
 
 
 def test_every_part_has_its_layer() -> None:

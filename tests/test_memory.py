@@ -239,7 +239,7 @@ ROWS = torch.arange(2)
     [
         (lambda t: t.update(torch.tensor([-1, 0]), unit(2, 4)), "rows are rows 0 to 4 of this table, but one is -1"),
         (lambda t: t.update([0, 1], unit(2, 4)), "rows must be a tensor, but it is of type list"),
-        (lambda t: t.update(ROWS.bool(), unit(2, 4)), "torch.bool; convert"),
+        (lambda t: t.update(ROWS.bool(), unit(2, 4)), r"torch.bool; of a mask, give mask.nonzero\(\)\[:, 0\]"),
         (
             lambda t: t.info_nce(unit(2, 4), ROWS[:, None], ROWS[:, None]),
             r"\[2, 1\]; take one column, positives\[:, 0\]",
@@ -247,7 +247,8 @@ ROWS = torch.arange(2)
         (lambda t: t.info_nce(unit(2, 4), ROWS + 4, ROWS[:, None]), "positives are rows 0 to 4.*one is 5"),
         (lambda t: t.info_nce(unit(2, 4), ROWS, ROWS[:, None] - 1), "negatives are rows 0 to 4.*one is -1"),
         (lambda t: t.info_nce(unit(2, 4), ROWS, (ROWS, ROWS)), "negatives must be a tensor.*tuple"),
-        (lambda t: FeatureTable("5", 4), "not 5 x 4"),
+        (lambda t: FeatureTable("5", 4), "not '5' x 4"),
+        (lambda t: FeatureTable(5, 4, device="gpu"), "Unknown device 'gpu'"),
         (lambda t: FeatureTable(5, 4, momentum=None), "momentum=None"),
         (lambda t: FeatureQueue(9, 4).push(unit(2, 4), ROWS, ROWS[:, None]), r"\(2,\) and \(2, 1\)"),
         (lambda t: FeatureQueue(9, 4).push(unit(2, 4), ROWS, ROWS.float()), "must be integers.*float32"),

@@ -898,6 +898,10 @@ def test_a_setting_of_arrays_is_told() -> None:
     for wrong in (Setting(LABELS.numpy(), Shapes(5, 8)), Setting(LABELS, 8)):  # type: ignore[arg-type]
         with pytest.raises(InputError, match="A Setting takes labels"):
             methods.build("infonce", wrong)
+    with pytest.raises(InputError, match=r"The teacher of a Setting is .*, not int"):
+        methods.build("infonce", Setting(LABELS, Shapes(5, 8), 8))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a function that gives them, not Tensor; write lambda: embeddings"):
+        methods.build("infonce", Setting(LABELS, Shapes(5, 8), embeddings=torch.ones(len(LABELS), 3)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

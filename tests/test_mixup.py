@@ -233,6 +233,9 @@ def test_captured_step_draws_the_same_coefficients() -> None:
         (lambda: mixed_similarity(torch.ones(6, 3), torch.ones(3)), r"nu has shape \(3,\)"),
         (lambda: mixed_similarity(np.ones((6, 3)), 0.5), "must be a tensor"),  # type: ignore[arg-type]
         (lambda: mixing_coefficients(3, "a"), "beta is 'a'"),  # type: ignore[arg-type]
+        (lambda: mixing_coefficients((3, -1), 0.5), r"whole numbers.*not \(3, -1\)"),
+        (lambda: mixing_coefficients("3", 0.5), "whole numbers.*not '3'"),  # type: ignore[arg-type]
+        (lambda: mixing_coefficients(3, 0.5, generator=0), "of type int; give torch.Generator"),  # type: ignore[arg-type]
     ],
 )
 def test_shapes_that_do_not_fit_are_told(call: object, message: str) -> None:

@@ -598,6 +598,7 @@ def test_state_dicts_load_in_both_directions_and_inside_another_module(own: Own)
         ({"layers": ["stem"], "classifier": "outt"}, "Unknown layer 'outt'; did you mean out"),
         ({"layers": ["stem"], "preacts": ["stemm"]}, "Unknown layer 'stemm'; did you mean stem"),
         ({"layers": ["stem"], "preacts": []}, "preacts names 0 layers and layers 1"),
+        ({"layers": "stem"}, "layers is a list of paths, but it is 'stem'; write layers=['stem']."),
     ],
 )
 def test_wrong_layers_are_refused_at_once(own: Own, arguments: dict, sentence: str) -> None:

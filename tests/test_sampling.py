@@ -38,12 +38,15 @@ SCORES = SCORES @ SCORES.T / 0.3
 def samplers(seed: int = 0) -> dict[str, Negatives]:
     uniform = UniformNegatives(LABELS, seed=seed)
     instance = InstanceNegatives(NeighborTable.build(X, LABELS, k=30), seed=seed)
+    mixed = MixedNegatives([(0.3, instance), (0.7, uniform)], seed=seed)
+    soft = SoftNegatives(X, LABELS, scale=5.0, seed=seed)
     return {
         "uniform": uniform,
         "class": ClassNegatives(NeighborTable.build(CLASS_VECTORS, k=3), LABELS, seed=seed),
         "instance": instance,
-        "mixed": MixedNegatives([(0.3, instance), (0.7, uniform)], seed=seed),
-        "soft": SoftNegatives(X, LABELS, scale=5.0, seed=seed),
+        "mixed": mixed,
+        "nested": MixedNegatives([(0.5, mixed), (0.5, soft)], seed=seed),
+        "soft": soft,
         "clusters": SoftNegatives(X, LABELS, scale=5.0, clusters=24, seed=seed),
     }
 
@@ -132,7 +135,7 @@ def test_corrected_weights_are_unbiased(name: str) -> None:
     full = torch.where(q > 0, SCORES[anchors].double().exp(), 0).sum(1)
     assert ((mean - full).abs() / error < 4.5).all()
     assert float((mean / full - 1).mean().abs()) < 0.05
-    if name in ("uniform", "mixed", "soft", "clusters"):  # full support: the sum over all negatives
+    if name in ("uniform", "mixed", "nested", "soft", "clusters"):  # full support: the sum over all negatives
         everything = torch.where(LABELS[anchors, None] != LABELS, SCORES[anchors].double().exp(), 0).sum(1)
         assert torch.allclose(full, everything)
 
@@ -157,6 +160,20 @@ def test_draws_depend_on_seed_epoch_anchor_and_draw_alone(name: str) -> None:
     halves = [sampler.weights(part, 12, epoch=3, correct=True) for part in EVERY.split(120)]
     assert torch.equal(weights[0], torch.cat([half[0] for half in halves]))
     assert torch.allclose(weights[1], torch.cat([half[1] for half in halves]), atol=1e-5)
+
+
+@pytest.mark.parametrize("clusters", [None, 100])
+def test_soft_weights_are_the_same_to_the_last_bit_for_any_batch_size(clusters: int | None) -> None:
+    """Products of a few rows are rounded in another way than those of many: by that a draw in 100,000 was another."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 20, (1000,), generator=generator)
+    sampler = SoftNegatives(torch.randn(1000, 128, generator=generator), labels, scale=10, clusters=clusters)
+    anchors = torch.arange(60)
+    indices, log_weights = sampler.weights(anchors, 64, correct=True)
+    for size in (1, 2, 3, 7, 17, 59):
+        parts = [sampler.weights(some, 64, correct=True) for some in anchors.split(size)]
+        assert torch.equal(torch.cat([part[0] for part in parts]), indices)
+        assert torch.equal(torch.cat([part[1] for part in parts]), log_weights)
 
 
 @pytest.mark.parametrize("name", ["uniform", "class", "instance"])

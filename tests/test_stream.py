@@ -63,6 +63,19 @@ def test_without_labels_and_in_half_precision(data: tuple[Tensor, ...], tmp_path
     assert same(NeighborTable.build(x, k=10), NeighborTable.build(mapped, k=10, memory="2M"))
 
 
+def test_files_that_are_mapped_to_read_are_taken_without_a_word(data: tuple[Tensor, ...], tmp_path: Path) -> None:
+    """Torch warns of arrays that cannot be written; warnings are errors here."""
+    x, labels = data[0].numpy(), data[1].numpy()
+    for name, array in {"x": x, "y": labels}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    torch.set_warn_always(True)  # not once a process
+    try:
+        mapped, marks = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "xy")
+        assert same(NeighborTable.build(x, labels, k=10), NeighborTable.build(mapped, marks, k=10, memory="2M"))
+    finally:
+        torch.set_warn_always(False)
+
+
 def test_more_ties_than_were_fetched() -> None:
     """Hundreds of equal products a row: whole rows are settled in float64, smaller row numbers first."""
     generator = torch.Generator().manual_seed(1)
@@ -175,6 +188,7 @@ def test_bad_pieces(data: tuple[Tensor, ...]) -> None:
         ([x, x[:, :5]], r"all of one dim, but these are \(2500, 19\), \(2500, 5\)"),
         ([x, x.long()], "floating point"),
         ([x[:0]], r"\[rows, dim\]"),
+        ([], "at least one, but the list is empty"),
         (list(bad.split(1000)), "1 embeddings are NaN, infinite or too large .rows 2100"),
         ([x, x * 0], "2500 embeddings are all zero .rows 2500, 2501"),
     ]:
@@ -231,6 +245,7 @@ def test_feature_tables_tell_their_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(InputError, match=r"A queue of 10,000,000 x 128 takes 5\.3 GB, .* size=946,969 fits"):
         FeatureQueue(10_000_000, 128)
     monkeypatch.setattr(room, "free", lambda device: 1000 if device == "cuda" else 10**9)
+    monkeypatch.setattr(checks, "place", torch.device)  # as if there were one
     with pytest.raises(InputError, match=r"table of 70 x 5 takes 1\.5 kB, but cuda has 1\.0 kB free; dim=1"):
         FeatureTable(70, 5, device="cuda")
 

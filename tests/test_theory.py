@@ -280,11 +280,26 @@ def test_omega_without_structure_is_log_of_the_negatives() -> None:
         (lambda: theory.alignment_weight([1.0], [[1.0], [2.0]], 2), "k = 2 of 2"),
         (lambda: theory.alignment_weight([1.0], [[0.0], [2.0]], 1), "not zero"),
         (lambda: theory.alignment_weight([1.0], [[0.0, 1.0]], 1), "shapes"),
+        (lambda: theory.alignment_weight([1.0, 2.0], [[1.0, 2.0], [1.0]], 1), "negatives must be numbers of one shape"),
+        (lambda: theory.prob_covered(["a"], 3), r"p_cover must be numbers.*list \['a'\]"),
+        (lambda: theory.prob_covered((p for p in (0.1, 0.2)), 3), "p_cover must be numbers.*generator"),
+        (lambda: theory.mi_lower_bound(None, 3), "loss is None"),
+        (lambda: theory.mi_lower_bound(torch.ones(2), 3), "loss is tensor"),
     ],
 )
 def test_bad_input_is_named(call, words: str) -> None:
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_tensors_in_training_are_taken_as_they_are() -> None:
+    """A loss with its gradient, probabilities of half precision: what a loop has at hand."""
+    loss, p = torch.tensor(1.5, requires_grad=True), torch.tensor([0.5, 0.25])
+    assert theory.mi_lower_bound(loss, 7) == theory.mi_lower_bound(1.5, 7)
+    for given in (p.bfloat16(), p.clone().requires_grad_()):
+        assert theory.expected_distinct(given, 3) == theory.expected_distinct([0.5, 0.25], 3)
+    anchor, negatives = torch.tensor([1.0, 2.0], requires_grad=True), torch.eye(2)
+    assert theory.alignment_weight(anchor, negatives, 1) == theory.alignment_weight([1.0, 2.0], np.eye(2), 1)
 
 
 def test_probabilities_of_float32_may_sum_to_a_little_more_than_one() -> None:

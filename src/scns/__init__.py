@@ -57,10 +57,43 @@ _HOME = {
 }
 _MODULES = ["datasets", "draws", "functional", "methods", "models", "theory"]
 
+# In full, since type checkers take what they do not read here for private.
 __all__ = [
+    "AllNegatives",
+    "Batch",
+    "BetaQuantile",
+    "ClassNegatives",
+    "FeatureQueue",
+    "FeatureTable",
+    "Features",
+    "Images",
+    "InputError",
+    "InstanceNegatives",
+    "MixedNegatives",
+    "NeighborBatchSampler",
+    "NeighborTable",
+    "Positives",
+    "Recipe",
+    "SoftNegatives",
+    "UniformNegatives",
     "__version__",
-    *sorted(name for names in _HOME.values() for name in names),
-    *_MODULES,
+    "class_embeddings",
+    "datasets",
+    "draws",
+    "features_of",
+    "fit",
+    "fit_packed",
+    "functional",
+    "label_vectors",
+    "load_recipe",
+    "load_student",
+    "methods",
+    "missing_words",
+    "mix",
+    "mixed_similarity",
+    "mixing_coefficients",
+    "models",
+    "theory",
 ]
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 from torch.utils.data import Sampler
 
 from scns import checks, draws
+from scns.checks import Labels
 from scns.errors import InputError
 from scns.sampling import Negatives, Positives
 
@@ -30,7 +30,7 @@ class NeighborBatchSampler(Sampler[list[int]]):
     def __init__(
         self,
         sampler: Negatives,
-        labels: Tensor,
+        labels: Labels,
         *,
         batch_size: int,
         negatives: int = 1,

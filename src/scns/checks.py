@@ -13,12 +13,15 @@ from torch import Tensor
 
 from scns.errors import InputError
 
+Embeddings = Tensor | np.ndarray  # embeddings as a caller may hold them
+Labels = Tensor | np.ndarray | Sequence[int]
+
 _LARGEST = (1 << 31) - 1  # of int32
 _BLOCK = 1 << 20  # floats read at a time: 4 MB
 _warned_float64 = False
 
 
-def vectors(embeddings: Tensor | np.ndarray, device: torch.device | str | None, *, zero_rows: bool = False) -> Tensor:
+def vectors(embeddings: Embeddings, device: torch.device | str | None, *, zero_rows: bool = False) -> Tensor:
     """Checked float32 [n, dim] on `device`."""
     global _warned_float64
     given = tensor(embeddings, "Embeddings")
@@ -40,6 +43,10 @@ def tensor(values: Any, what: str) -> Tensor:
     if numbers and (min(values.strides, default=0) < 0 or not values.dtype.isnative):  # torch takes neither
         values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     try:
+        if isinstance(values, np.ndarray) and not values.flags.writeable:  # a file mapped with mmap_mode="r", say
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor does scns write to it
+                return torch.as_tensor(values)
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
         first = values[0] if isinstance(values, list | tuple) and values else values
@@ -86,10 +93,12 @@ def place(device: torch.device | str | None) -> torch.device | None:
     return found
 
 
-def pieces(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray], *, zero_rows: bool = False) -> list[Tensor]:
+def pieces(embeddings: Embeddings | Sequence[Embeddings], *, zero_rows: bool = False) -> list[Tensor]:
     """Checked row shards [rows, dim] of any floating type, left where they are on the host; read block by block."""
     given = embeddings if isinstance(embeddings, Sequence) else [embeddings]
     found = [tensor(each, "Embeddings").detach().cpu() for each in given]
+    if not found:
+        raise InputError("Embeddings are a list of row shards, at least one, but the list is empty.")
     for each in found:
         if each.dim() != 2 or 0 in each.shape or each.shape[1] != found[0].shape[1]:
             shapes = ", ".join(str(tuple(part.shape)) for part in found[:5])
@@ -125,7 +134,7 @@ def _name_rows(bad: Tensor, what: str) -> None:
         raise InputError(f"{len(rows)} embeddings are {what} (rows {shown}); leave them out or embed them again.")
 
 
-def marks(values: Tensor | np.ndarray | None, count: int, what: str, device: torch.device) -> Tensor | None:
+def marks(values: Labels | None, count: int, what: str, device: torch.device) -> Tensor | None:
     """Checked int64 [count] on `device`."""
     if values is None:
         return None

@@ -140,10 +140,11 @@ class FeatureTable(nn.Module):
     ) -> None:
         super().__init__()
         if not checks.is_whole(rows) or not checks.is_whole(dim) or rows < 1 or dim < 1:
-            raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows} x {dim}.")
+            raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows!r} x {dim!r}.")
         rows, dim = int(rows), int(dim)  # numpy's numbers too, as of labels.max() + 1
         if not checks.is_number(momentum) or not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum!r} must be from 0 (replace) to 1 (never change).")
+        checks.place(device)
         self.momentum, self.part = momentum, Part(rows, world)
         held = self.part.stored
         needed = self.bytes(held, dim)
@@ -215,7 +216,7 @@ class FeatureTable(nn.Module):
         negatives: Tensor,
         log_weights: Tensor | None = None,
         *,
-        temperature: float = 0.07,
+        temperature: float | Tensor = 0.07,
     ) -> Tensor:
         """`functional.info_nce` of unit anchors `z` [batch, dim] with this table's rows [batch] and [batch, m].
 
@@ -233,8 +234,9 @@ class FeatureTable(nn.Module):
         _check_rows("negatives", negatives, self.part.total)
         z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
         # What may be learnt is not for the kernel, which has a gradient for z alone.
-        plain = not isinstance(temperature, Tensor) and (log_weights is None or not log_weights.requires_grad)
-        if plain and not self.part.divided and negatives.dim() == 2 and z.is_cuda:
+        plain = log_weights is None or not log_weights.requires_grad
+        here = not self.part.divided and negatives.dim() == 2 and z.is_cuda
+        if plain and here and not isinstance(temperature, Tensor):
             rows = torch.cat([positives[:, None], negatives], dim=1)
             agree = log_weights is None or log_weights.shape == negatives.shape
             if agree and gathered.fits([(z, self.features)], rows):
@@ -271,7 +273,8 @@ def _check_floating(z: Tensor) -> None:
 def _check_rows(name: str, rows: Tensor, count: int) -> None:
     """Raise for what are no rows of a table of `count`; on a GPU, values are not waited for."""
     if rows.dtype not in (torch.int64, torch.int32):
-        raise InputError(f"{name} must be int64 row numbers, but they are {rows.dtype}; convert them with .long().")
+        remedy = "of a mask, give mask.nonzero()[:, 0]" if rows.dtype == torch.bool else "convert them with .long()"
+        raise InputError(f"{name} must be int64 row numbers, but they are {rows.dtype}; {remedy}.")
     if (wrong := checks.outside(rows, count)) is not None:
         raise InputError(f"{name} are rows 0 to {count - 1} of this table, but one is {wrong}.")
 
@@ -314,7 +317,7 @@ class FeatureQueue(nn.Module):
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         if not checks.is_whole(size) or not checks.is_whole(dim) or size < 1 or dim < 1:
-            raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size} x {dim}.")
+            raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size!r} x {dim!r}.")
         size, dim = int(size), int(dim)
         needed = self.bytes(size, dim)
         _check_room(

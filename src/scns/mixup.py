@@ -6,7 +6,9 @@ generator.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +58,7 @@ class BetaQuantile(nn.Module):
 
 
 def mixing_coefficients(
-    shape: int | tuple[int, ...],
+    shape: int | Sequence[int],
     beta: float,
     *,
     fold: bool = True,
@@ -70,7 +72,13 @@ def mixing_coefficients(
     uniform numbers behind nu come from `generator` or are given as `uniform`, for instance by
     `scns.draws.uniform(seed, ...)`. Inside a captured step keep a `BetaQuantile` and call it.
     """
-    shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
+    sizes: Any = [shape] if checks.is_number(shape) else shape
+    if not isinstance(sizes, Sequence) or any(not checks.is_whole(size) or size < 0 for size in sizes):
+        raise InputError(f"The shape of mixing coefficients is whole numbers, (batch, negatives) say, not {shape!r}.")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        given = type(generator).__name__
+        raise InputError(f"The generator is of type {given}; give torch.Generator().manual_seed(0), say.")
+    shape = tuple(int(size) for size in sizes)
     if uniform is None:
         place = device if device is not None or generator is None else generator.device
         uniform = torch.rand(shape, generator=generator, device=place)

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from scns import budget, checks, lists, room, search, stream, tableshards
+from scns.checks import Embeddings, Labels
 from scns.errors import InputError, unknown
 from scns.files import atomic, save_tensors
 from scns.source import Source
@@ -53,13 +53,13 @@ class NeighborTable:
     @classmethod
     def build(
         cls,
-        embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray],
-        labels: Tensor | np.ndarray | None = None,
+        embeddings: Embeddings | Sequence[Embeddings],
+        labels: Labels | None = None,
         *,
         k: int,
         exclude: str | None = "label",
         on_zero: str = "error",
-        groups: Tensor | np.ndarray | None = None,
+        groups: Labels | None = None,
         backend: str = "exact",
         probe: int | None = None,
         device: torch.device | str | None = None,
@@ -146,8 +146,8 @@ class NeighborTable:
 
     def check(
         self,
-        embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray] | None = None,
-        labels: Tensor | np.ndarray | None = None,
+        embeddings: Embeddings | Sequence[Embeddings] | None = None,
+        labels: Labels | None = None,
     ) -> None:
         """Raise, naming both fingerprints, when the table was built from other embeddings or labels."""
         given = fingerprints(embeddings, labels)
@@ -220,7 +220,7 @@ class NeighborTable:
 
     def refreshed(
         self,
-        embeddings: Tensor,
+        embeddings: Embeddings,
         rows: Tensor | None = None,
         *,
         progress: Callable[[int, int], None] | None = None,
@@ -350,9 +350,7 @@ class NeighborTable:
         return cls(tensors["indices"], tensors["scores"], read_info(told), **optional)
 
 
-def fingerprints(
-    embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray] | None, labels: Tensor | np.ndarray | None
-) -> dict[str, str]:
+def fingerprints(embeddings: Embeddings | Sequence[Embeddings] | None, labels: Labels | None) -> dict[str, str]:
     """The fingerprints that the `info` of a table of these embeddings and labels has; "" for what is not given."""
     marks = None if labels is None else checks.marks(labels, len(labels), "labels", torch.device("cpu"))
     return {
@@ -361,7 +359,7 @@ def fingerprints(
     }
 
 
-def _hashed(embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray]) -> str:
+def _hashed(embeddings: Embeddings | Sequence[Embeddings]) -> str:
     return checks.fingerprint_of_pieces(checks.pieces(embeddings, zero_rows=True))
 
 
@@ -399,9 +397,9 @@ def _joined(tables: list[NeighborTable]) -> NeighborTable:
 
 
 def _build_streamed(
-    embeddings: Tensor | np.ndarray | Sequence[Tensor | np.ndarray],
-    labels: Tensor | np.ndarray | None,
-    groups: Tensor | np.ndarray | None,
+    embeddings: Embeddings | Sequence[Embeddings],
+    labels: Labels | None,
+    groups: Labels | None,
     *,
     k: int,
     exclude: str | None,

@@ -9,7 +9,8 @@ Every sampler answers three questions about a batch of anchors (sample numbers, 
   log_probability(anchors, indices)   log q(index | anchor)
 
 Draws are a function of (seed, epoch, anchor, draw) alone: the same for any batch size, order, worker or device. To keep
-that exact, probabilities are turned into integers (see `chances`).
+that exact, probabilities are turned into integers (see `chances`); those of `SoftNegatives` come from products that
+another device rounds in another way.
 """
 
 import math
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from scns import chances, checks, draws
 from scns.chances import Epoch
+from scns.checks import Labels
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 
@@ -34,7 +36,7 @@ class Pool(nn.Module):
     stop: Tensor
     size: Tensor
 
-    def __init__(self, labels: Tensor, *, negatives: bool = True) -> None:
+    def __init__(self, labels: Labels, *, negatives: bool = True) -> None:
         super().__init__()
         labels = _labels(labels)
         order = torch.argsort(labels, stable=True)
@@ -88,7 +90,7 @@ class Positives(nn.Module):
     `labels` are integers [N]: `Positives(labels).sample(rows, 2)` gives int64 [batch, 2] sample numbers.
     """
 
-    def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, *, seed: int = 0) -> None:
         super().__init__()
         self.pool, self.seed = Pool(labels, negatives=False), seed
 
@@ -147,7 +149,7 @@ class UniformNegatives(Negatives):
     with `rows` int64 [batch], the numbers of the anchors. The same (seed, epoch, anchor) draws the same negatives.
     """
 
-    def __init__(self, labels: Tensor, *, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, *, seed: int = 0) -> None:
         super().__init__()
         self.pool, self.seed, self.samples = Pool(labels), seed, len(labels)
 
@@ -187,7 +189,7 @@ class ClassNegatives(Negatives):
     counts: Tensor
     first: Tensor
 
-    def __init__(self, class_table: NeighborTable, labels: Tensor, *, scale: float = 5.0, seed: int = 0) -> None:
+    def __init__(self, class_table: NeighborTable, labels: Labels, *, scale: float = 5.0, seed: int = 0) -> None:
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(class_table, "scns.NeighborTable.build(vectors, k=...) of a vector a class")
@@ -382,6 +384,7 @@ class MixedNegatives(Negatives):
 
     integers: Tensor
     log_shares: Tensor
+    depth: int  # 1, or one more than that of the mixtures it is made of, which choose by numbers of their own
 
     def __init__(self, parts: Sequence[tuple[float, Negatives]], *, seed: int = 0) -> None:
         super().__init__()
@@ -401,6 +404,7 @@ class MixedNegatives(Negatives):
         self.candidates = max(part.candidates for _, part in parts)
         total = sum(share for share, _ in parts)
         integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
+        self.depth = 1 + max((part.depth for _, part in parts if isinstance(part, MixedNegatives)), default=0)
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
 
     def extra_repr(self) -> str:
@@ -414,17 +418,20 @@ class MixedNegatives(Negatives):
         """int64 [batch, num]"""
         if distinct:
             raise InputError("A mixture draws with repetition; take distinct draws from its parts.")
-        return self._choose(anchors, num, epoch, chances.positions(self.seed, anchors, num, epoch, draws.MIXTURE))
+        return self._choose(anchors, num, epoch, chances.positions(self.seed, anchors, num, epoch, self._stream()))
 
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
         """(int64 [batch, num], float32 log-weights): shares met systematically, corrected by the mixed probability."""
-        position = chances.even_positions(self.seed, anchors, num, epoch, draws.MIXTURE)
+        position = chances.even_positions(self.seed, anchors, num, epoch, self._stream())
         return weighted(self, self._choose(anchors, num, epoch, position), anchors, num, correct)
 
     def _choose(self, anchors: Tensor, num: int, epoch: Epoch, position: Tensor) -> Tensor:
         which = chances.pick(self.integers.expand(len(anchors), -1), position)
         drawn = [part.sample(anchors, num, epoch=epoch) for part in self._each()]
         return torch.stack(drawn, 2).gather(2, which[:, :, None])[:, :, 0]
+
+    def _stream(self) -> int:
+        return draws.MIXTURE + ((self.depth - 1) << 8)
 
     def _each(self) -> list[Negatives]:
         return [part for part in self.parts if isinstance(part, Negatives)]
@@ -435,7 +442,7 @@ class AllNegatives(Negatives):
 
     everything = True
 
-    def __init__(self, labels: Tensor) -> None:
+    def __init__(self, labels: Labels) -> None:
         super().__init__()
         self.pool, self.samples = Pool(labels), len(labels)
 
@@ -471,8 +478,8 @@ def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num:
     return chances.pick_distinct(sampler.log_probability(anchors, every), sampler.seed, anchors, num, epoch)
 
 
-def _labels(labels: Tensor) -> Tensor:
-    labels = checks.tensor(labels, "Labels")
+def _labels(given: Labels) -> Tensor:
+    labels = checks.tensor(given, "Labels")
     if labels.dim() != 1 or not len(labels):
         raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {tuple(labels.shape)}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:

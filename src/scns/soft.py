@@ -9,10 +9,12 @@ from torch import Tensor
 
 from scns import chances, checks, draws, has
 from scns.chances import Epoch, columns
+from scns.checks import Embeddings, Labels
 from scns.errors import InputError
 from scns.sampling import Negatives, Pool, constants
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
+_ROWS = 16  # anchors that a CPU multiplies at least: it rounds products of fewer in another way
 _AT_ONCE = 1 << 24  # numbers of a tensor in k-means, of embeddings or similarities: 64 MB, or 128 of integers
 
 
@@ -22,7 +24,8 @@ class SoftNegatives(Negatives):
     Exact by one product with all embeddings an anchor; with `clusters=c`, a cluster is drawn first, P(cluster) ~ size *
     exp(scale * cos(anchor, centroid)), then a member uniformly: O(c) an anchor for any N, and q is still known exactly,
     so corrected weights stay unbiased. Clusters lie inside classes. Made as the proposal of corrected weights: the best
-    scale is near 1 / temperature of the loss. An embedding of zeros has cosine 0 with all.
+    scale is near 1 / temperature of the loss. An embedding of zeros has cosine 0 with all. Cosines are products in
+    float32, which another device or another number of threads rounds in another way: now and then a draw differs.
 
         sampler = scns.SoftNegatives(embeddings, labels, scale=10, clusters=200)   # float [N, dim], integers [N]
         negatives, log_weights = sampler.weights(rows, 256, correct=True)          # [batch, 256] each
@@ -40,8 +43,8 @@ class SoftNegatives(Negatives):
 
     def __init__(
         self,
-        embeddings: Tensor,
-        labels: Tensor,
+        embeddings: Embeddings,
+        labels: Labels,
         *,
         scale: float,
         clusters: int | None = None,
@@ -69,11 +72,11 @@ class SoftNegatives(Negatives):
         clusters = "" if self.clusters is None else f", clusters={self.clusters}"
         return f"{self.samples} samples, scale={self.scale:g}, uniform={self.uniform:g}{clusters}"
 
-    def refreshed(self, embeddings: Tensor) -> "SoftNegatives":
+    def refreshed(self, embeddings: Embeddings) -> "SoftNegatives":
         """The same sampler for new embeddings of the same samples (the student's own feature table, say)."""
         return copy.deepcopy(self).refresh_(embeddings)
 
-    def refresh_(self, embeddings: Tensor) -> "SoftNegatives":
+    def refresh_(self, embeddings: Embeddings) -> "SoftNegatives":
         """Take new embeddings in place, so that a captured step draws from them too."""
         embeddings = checks.tensor(embeddings, "Embeddings")
         if embeddings.shape != self.unit.shape:
@@ -128,8 +131,10 @@ class SoftNegatives(Negatives):
         """Integer weights of the anchors' candidates (samples by class, or clusters), uniform part too, added up."""
         self.check(anchors)
         anchor, others = self.unit[self.pool.rank[anchors]], self.unit if self.clusters is None else self.centroids
+        if len(anchors) < _ROWS and anchor.device.type == "cpu":
+            anchor = F.pad(anchor, (0, 0, 0, _ROWS - len(anchors)))
         with torch.autocast(anchor.device.type, enabled=False):  # else draws would depend on it
-            scores = anchor @ others.T
+            scores = (anchor @ others.T)[: len(anchors)]
         if self.clusters is None:
             start, stop = self.pool.start[anchors], self.pool.stop[anchors]
             if has.TRITON and scores.is_cuda:

@@ -7,6 +7,7 @@ about 60 items on.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -125,10 +126,10 @@ def mi_lower_bound(loss: float, n_negatives: int) -> float:
     positive's class can push this number above the true information, and hard negatives make it very loose.
     Do not read it as mutual information in such runs.
     """
-    n = _count("n_negatives", n_negatives, 1)
-    if not math.isfinite(loss):
+    n, value = _count("n_negatives", n_negatives, 1), _array("The loss", loss)
+    if value.ndim or not np.isfinite(value):
         raise InputError(f"The loss is {loss}; the bound needs a finite number.")
-    return math.log(n + 1) - float(loss)
+    return math.log(n + 1) - float(value)
 
 
 def omega_x(a_k: float, a_r: float) -> float:
@@ -149,7 +150,7 @@ def log_2Omega(omega_x: ArrayLike, n_negatives: int | None = None) -> float:
     `n_negatives` is the number of negatives a draw has (by default one value of `omega_x` for each). This is
     the authors' measure of hardness; log(2 Omega) - loss is weaker than `mi_lower_bound`, not tighter.
     """
-    values = np.atleast_1d(np.asarray(omega_x, dtype=np.float64))
+    values = np.atleast_1d(_array("omega_x", omega_x))
     if not values.size or not ((values > 0) & (values <= 1)).all():
         raise InputError(f"omega_x holds {_some(values)}, but its values must lie above 0 and be at most 1.")
     n = values.size if n_negatives is None else _count("n_negatives", n_negatives, 1)
@@ -158,7 +159,7 @@ def log_2Omega(omega_x: ArrayLike, n_negatives: int | None = None) -> float:
 
 def alignment_weight(anchor: ArrayLike, negatives: ArrayLike, k: int) -> float:
     """Omega_x of one anchor [d] among its negatives [n, d]; the alignment is A = (1 + cosine) / 2."""
-    one, many = np.asarray(anchor, dtype=np.float64), np.asarray(negatives, dtype=np.float64)
+    one, many = _array("anchor", anchor), _array("negatives", negatives)
     if one.ndim != 1 or many.ndim != 2 or many.shape[1] != one.shape[0]:
         raise InputError(
             f"An anchor [d] and negatives [n, d] are needed, but the shapes are {one.shape} and {many.shape}."
@@ -171,6 +172,17 @@ def alignment_weight(anchor: ArrayLike, negatives: ArrayLike, k: int) -> float:
         raise InputError("A cosine needs finite vectors that are not zero; drop the zero or non-finite rows first.")
     alignment = np.sort((1 + np.clip(many @ one / lengths, -1, 1)) / 2)[::-1]
     return omega_x(float(alignment[:k].mean()), float(alignment[k:].mean()))
+
+
+def _array(name: str, values: Any) -> Array:
+    """Numbers as float64; a tensor's wherever it lies, of any type, with a gradient or without."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double()
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):  # words, a generator, rows of different length
+        given = f"{type(values).__name__} {str(values)[:40]}"
+        raise InputError(f"{name} must be numbers of one shape, but this is {given}; convert it first.") from None
 
 
 def _count(name: str, value: int, least: int) -> int:
@@ -192,7 +204,7 @@ def _pool(M: int, k: int) -> tuple[int, int]:
 
 def _probabilities(p_cover: ArrayLike) -> tuple[Array, Counts]:
     """(the distinct probabilities, ascending; how often each occurs), checked."""
-    p = np.asarray(p_cover, dtype=np.float64)
+    p = _array("p_cover", p_cover)
     if p.ndim != 1 or not p.size:
         raise InputError(f"p_cover has shape {p.shape}, but it must be a list of at least one probability.")
     if not (p > 0).all():

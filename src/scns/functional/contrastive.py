@@ -27,7 +27,7 @@ def info_nce(
     *,
     logits: Tensor | None = None,
     log_weights: Tensor | None = None,
-    temperature: float = 0.07,
+    temperature: float | Tensor = 0.07,
 ) -> Tensor:
     """InfoNCE over one positive and m negatives, optionally weighted: the mean over the batch of
 
@@ -82,7 +82,7 @@ def oim(
     table: Tensor,
     queue: Tensor | None = None,
     *,
-    temperature: float = 0.1,
+    temperature: float | Tensor = 0.1,
     queue_mask: Tensor | None = None,
 ) -> Tensor:
     """Minus the mean log-probability of each anchor's own row among all rows of a lookup table and a queue.

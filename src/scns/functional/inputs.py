@@ -48,9 +48,9 @@ def _check_kinds(name: str, given: dict[str, Any]) -> None:
         if isinstance(value, np.ndarray | list):
             raise InputError(f"{name} works on torch tensors; convert {parameter} with torch.as_tensor.")
         if isinstance(value, Tensor) and not value.is_floating_point() and parameter not in _WHOLE:
-            raise InputError(
-                f"{parameter} of {name} must be floating point, but it is {value.dtype}; convert it with .float()."
-            )
+            masks = parameter == "log_weights" and value.dtype == torch.bool  # True would weigh e, False 1
+            remedy = "of a mask, give mask.float().log()" if masks else "convert it with .float()"
+            raise InputError(f"{parameter} of {name} must be floating point, but it is {value.dtype}; {remedy}.")
 
 
 def _widened(value: Any, dtype: torch.dtype) -> Any:
@@ -90,7 +90,7 @@ def check_positive(name: str, value: float | Tensor, *, zero: bool = False) -> N
     except TypeError:  # a word, or nothing
         fits = False
     if not fits:
-        raise InputError(f"{name} must be a finite number {'from 0 up' if zero else 'above 0'}; got {value}.")
+        raise InputError(f"{name} must be a finite number {'from 0 up' if zero else 'above 0'}; got {value!r}.")
 
 
 def check_share(name: str, value: float | Tensor) -> None:

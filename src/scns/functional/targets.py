@@ -19,7 +19,7 @@ from scns.functional.inputs import (
 
 
 @full_precision
-def kld(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 4.0) -> Tensor:
+def kld(student_logits: Tensor, teacher_logits: Tensor, temperature: float | Tensor = 4.0) -> Tensor:
     """KL divergence from the teacher's to the student's class distribution at a temperature, times T^2.
 
     T^2 / B sum_n sum_c p_T (log p_T - log p_S),  p = softmax(logits / T)
@@ -52,7 +52,7 @@ def mixed_targets(
     logits_i: Tensor,
     logits_j: Tensor,
     nu: float | Tensor,
-    temperature: float,
+    temperature: float | Tensor,
     target: str = "logits",
 ) -> Tensor:
     """The teacher's distribution for the mixture of two latents, [..., classes], for `soft_cross_entropy` or KL.

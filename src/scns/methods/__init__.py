@@ -192,6 +192,15 @@ def build(name: str, setting: Setting, *, preset: str | None = None, **arguments
         raise InputError(
             f"A Setting takes labels, an int64 tensor [n], and scns.features.Shapes(classes, width), not {given}."
         )
+    if not isinstance(setting.teacher, Shapes | None):
+        given = type(setting.teacher).__name__
+        raise InputError(f"The teacher of a Setting is scns.features.Shapes(classes, width), not {given}.")
+    for what, asked in (
+        ("embeddings", setting.embeddings), ("class_vectors", setting.class_vectors), ("answers", setting.answers)
+    ):  # fmt: skip
+        if asked is not None and not callable(asked):
+            given = type(asked).__name__
+            raise InputError(f"{what} of a Setting is a function that gives them, not {given}; write lambda: {what}.")
     labels = setting.labels
     if labels.dtype != torch.int64 or labels.dim() != 1 or not len(labels) or int(labels.max()) >= setting.classes:
         high = f", the largest {int(labels.max())}" if labels.numel() else ""

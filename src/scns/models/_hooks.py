@@ -30,6 +30,9 @@ def features_of(
     embedding   the layer whose output is the embedding; without it the embedding is the classifier's input
     classifier  the layer that gives the logits; without it the last `nn.Linear`
     """
+    for name, paths in {"layers": layers, "preacts": preacts}.items():
+        if isinstance(paths, str):  # whose letters are no layers
+            raise InputError(f"{name} is a list of paths, but it is '{paths}'; write {name}=['{paths}'].")
     if classifier is None:
         linear = [path for path, layer in module.named_modules() if isinstance(layer, nn.Linear)]
         if not linear:
