@@ -122,6 +122,8 @@ def main() -> None:
     parser.add_argument("--queries", type=int, help="search that many of the rows only")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the file is kept")
     given = parser.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device; a trial run anywhere: --rows 20000 --dim 64 --device cpu")
     streams = given.how == "stream"
     rows, dim = given.rows or (10_000_000 if streams else 1_281_167), given.dim or (128 if streams else 512)
     asked, labels = min(rows, given.queries or rows), labels_of(rows)

@@ -17,6 +17,7 @@ sum over negatives was from the log of the whole sum, and times.jsonl beside the
 import argparse
 import fnmatch
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -195,9 +196,13 @@ def main() -> None:
         return
     for job in listed if given.dry_run else []:
         print(job.out)
+    failed = 0
     for outcome in [] if given.dry_run else sweep(listed, pack=given.pack, watch=Denominators()):
         test = f"{outcome.result['test']:.2f}" if outcome.result else outcome.error
         print(f"{outcome.job.out.name:32} {test}", flush=True)
+        failed += not outcome.result
+    if failed:
+        sys.exit(f"{failed} of {len(listed)} runs have no result; the same line goes on with them.")
 
 
 if __name__ == "__main__":

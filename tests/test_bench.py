@@ -82,6 +82,12 @@ def test_losses_compares_with_the_plain_formula(script: Script) -> None:
     assert told["time_ratio"] > 0  # type: ignore[operator]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="without CUDA")
+def test_large_says_that_there_is_no_gpu() -> None:
+    done = process("large.py", "memory", "--device", "cuda")
+    assert done.code == 2 and "torch sees no CUDA device" in done.err and "Traceback" not in done.err
+
+
 def test_large_tables_streamed_and_in_memory(tmp_path: Path) -> None:
     small = ("--rows", 64, "--dim", 16, "-k", 5, "--folder", tmp_path)
     (streamed,) = lines(process("large.py", "stream", *small, "--memory", "10M"))

@@ -235,9 +235,9 @@ def test_eval_from_another_folder_is_told_of_root(
     monkeypatch.chdir(tmp_path)
     for words in (("eval", "run"), ("embed", "run", "--out", "e.npy")):
         ran = scns(*words)
-        assert ran.code == 2 and "There is no folder in 'images'" in ran.err and "--root says where" in ran.err
+        assert ran.code == 2 and "The root 'images' does not exist" in ran.err and "--root says where" in ran.err
     ran = scns("eval", "run", "--root", "nowhere")
-    assert ran.code == 2 and "in 'nowhere'" in ran.err and "--root says" not in ran.err
+    assert ran.code == 2 and "The root 'nowhere' does not" in ran.err and "--root says" not in ran.err
 
 
 def test_eval_of_what_is_no_finished_run(scns: Callable, tmp_path: Path) -> None:

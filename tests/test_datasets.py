@@ -456,6 +456,13 @@ def test_a_cache_folder_that_cannot_be_made_is_named(tiny: Path, monkeypatch: py
         datasets.load("tiny-imagenet-200", tiny)
 
 
+def test_a_cache_folder_in_one_that_cannot_be_written_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be made is then a folder above it, which is no image that cannot be read."""
+    monkeypatch.setenv("SCNS_CACHE", "/proc/home/cache")
+    with pytest.raises(InputError, match=r"cannot be kept in '/proc/home/cache'.*set SCNS_CACHE"):
+        datasets.load("tiny-imagenet-200", tiny)
+
+
 def spoil(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -600,7 +607,11 @@ def test_statistics_leave_corrupt_images_out(own: Path) -> None:
             "test' has a folder for class 'green', which train does not",
         ),
         (lambda root: shutil.rmtree(root / "test"), "The folder '.*test' is missing"),
-        (lambda root: shutil.rmtree(root / "train"), "expected ./train there; put your images in train/<class>/"),
+        (
+            lambda root: shutil.rmtree(root / "train"),
+            "is no folder with a folder 'train'; .* in train/<class>/ and test/",
+        ),
+        (lambda root: shutil.rmtree(root), "The root '.*' does not exist; give the folder that holds your images"),
         (lambda root: [shutil.rmtree(path) for path in root.glob("train/*")], "has no class folders"),
         (lambda root: [path.unlink() for path in root.glob("test/blue/*")], "'.*test.blue' holds no image"),
     ],

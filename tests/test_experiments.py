@@ -28,6 +28,15 @@ def test_the_grid_of_few_negatives_goes_seed_by_seed(
     assert capsys.readouterr().out.split() == [f"few/{kind}-{seed}" for seed in (0, 3) for kind in kinds]
 
 
+def test_runs_without_a_result_are_counted_and_end_in_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--out", tmp_path / "few", "--root", tmp_path, "--device", "cpu", "--precision", "fp32", "--compile", "no")
+    with pytest.raises(SystemExit, match="2 of 2 runs have no result"):
+        run(monkeypatch, *where, "--kinds", "ce", "--seeds", "0,1")
+    assert "There is no cifar100 in" in capsys.readouterr().out
+
+
 def ended(folder: Path, name: str, test: float, curve: list[float] | None = None, spread: float | None = None) -> None:
     (folder / name).mkdir(parents=True)
     (folder / name / "result.json").write_text(json.dumps({"test": test}))

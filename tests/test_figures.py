@@ -162,6 +162,7 @@ def test_curves_mark_the_epoch() -> None:
     assert labels == ["stairs: 15 / 15 / 15", "flat: 5 / 5 / 5"]
     marks = [line.get_xdata()[0] for line in figure.axes[0].lines if len(line.get_xdata()) == 1]
     assert marks == [15, 5]
+    assert all(tick == round(tick) for tick in figures.convergence_curves({"few": [1.0] * 20}).axes[0].get_xticks())
 
 
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_bad_embedding_shards(scns: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert scns(*run, "--out", "x.safetensors", "--shards", 2)[0] == 0
     for words, message in [
         (("--out", "x.npy", "--shards", 2), "'x.npy' must end in .safetensors for shards"),
-        (("--out", "x.safetensors"), "'x.safetensors' must end in .npy"),
+        (("--out", "x.safetensors"), "'x.safetensors' must end in .npy; --shards N writes .safetensors"),
         (("--out", "x.safetensors", "--shards", 4), "120 images are 3 chunks of 50, too few for 4 shards"),
         (
             ("--out", "x.safetensors", "--shards", 2, "--split", "test"),

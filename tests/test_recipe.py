@@ -90,6 +90,7 @@ def test_settings_take_the_type_of_their_key() -> None:
         ("batch_size=3", "Unknown recipe key 'batch_size'; did you mean batch?"),
         ("wd=0", "Unknown recipe key 'wd'; did you mean weight_decay?"),
         ("tau=0.1", "Unknown recipe key 'tau'; did you mean method.tau?"),
+        ("kld=0.9", "Unknown recipe key 'kld'; did you mean method.kld?"),
         ("arguments=3", "Unknown recipe key 'arguments'"),
         ("epochs", "'epochs' must be key=value, such as epochs=20 or method.k=500."),
         ("schedule=step", "Unknown schedule 'step'; did you mean steps?"),
@@ -191,6 +192,14 @@ def test_missing_files_and_names_are_told() -> None:
         load_recipe("no/such.toml")
     with pytest.raises(InputError, match="Unknown recipe 'mini-cee'; did you mean mini-ce"):
         load_recipe("mini-cee")
+    with pytest.raises(InputError, match=r"'t3/kld' is no cell, which is t3/ROW/COLUMN .*: scns sweep t3 --rows kld$"):
+        load_recipe("t3/kld")
+
+
+def test_a_run_folder_is_told_from_its_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(InputError, match=r"is a run folder, not a recipe; its recipe is '.*recipe\.json'"):
+        load_recipe(tmp_path)
 
 
 def test_differences_leave_out_where_a_run_is_made() -> None:

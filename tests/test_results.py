@@ -136,6 +136,17 @@ def test_lines_of_one_name_say_in_what_they_differ(tmp_path: Path) -> None:
     }
 
 
+def test_lines_beside_others_of_another_length_say_their_epochs(tmp_path: Path) -> None:
+    put(tmp_path / "one-0", TINY, 50)
+    put(tmp_path / "other-0", replace(TINY, epochs=TINY.epochs + 1), 20)
+    put(tmp_path / "alone-0", replace(TINY, student="resnet14", epochs=TINY.epochs + 2), 30)
+    assert {line.name: line.remark for line in results.read(tmp_path).lines} == {
+        "one": f"epochs={TINY.epochs}",
+        "other": f"epochs={TINY.epochs + 1}",
+        "alone": "",
+    }
+
+
 def test_every_printed_number_is_found() -> None:
     if not results.printed_values():
         pytest.skip("the printed numbers are not there")

@@ -178,7 +178,7 @@ class Recipe:
             if key.startswith("method."):
                 arguments[key.removeprefix("method.")] = _guess(text)
             else:
-                changed[key] = _typed(key, text)
+                changed[key] = _typed(key, text, changed.get("method", self.method))
         return replace(self, **changed, arguments=arguments)
 
     def as_dict(self) -> dict[str, Any]:
@@ -219,11 +219,18 @@ def _types() -> dict[str, Any]:
     return get_type_hints(Recipe)
 
 
-def _typed(key: str, text: str) -> Any:
+def _typed(key: str, text: str, method: str) -> Any:
     """A word of the command line as the type of its key."""
     if key not in _types() or key == "arguments":
-        raise unknown("recipe key", key, [name for name in _types() if name != "arguments"], _MEANT)
+        meant = {key: f"method.{key}"} if key not in _MEANT and _takes(method, key) else _MEANT
+        raise unknown("recipe key", key, [name for name in _types() if name != "arguments"], meant)
     return _checked(key, text if _types()[key] is str else _guess(text))
+
+
+def _takes(method: str, key: str) -> bool:
+    from scns import methods  # with torch, which a recipe without mistakes need not wait for
+
+    return method in methods.names() and key in methods.hyperparameters(method)
 
 
 def _checked(key: str, value: Any) -> Any:

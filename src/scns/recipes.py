@@ -7,6 +7,7 @@ Estimates of time are those of `scns sweep --dry-run`.
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -298,6 +299,14 @@ def load_recipe(name_or_path: str | Path, settings: Sequence[str] = ()) -> Recip
 
 def _read(path: Path) -> tuple[Recipe, dict[str, Any]]:
     """A recipe from a file, and what a run noted of its arguments; the key `extends` names a recipe to start from."""
+    if (path / "recipe.json").is_file():
+        raise InputError(f"'{path}' is a run folder, not a recipe; its recipe is '{path / 'recipe.json'}'.")
+    table, _, row = str(path).partition("/")
+    if re.fullmatch(r"t[123]", table) and not path.suffix:
+        raise InputError(
+            f"'{path}' is no cell, which is {table}/ROW/COLUMN as 'scns recipes {table}' names them; all of a row: "
+            f"scns sweep {table} --rows {row.partition('/')[0]}"
+        )
     if not path.is_file():
         raise InputError(f"The recipe '{path}' does not exist; give a .toml or .json file, or a name of: scns recipes.")
     try:

@@ -206,15 +206,25 @@ def _settings(entry: Entry) -> dict[str, Any]:
 
 
 def _told_apart(groups: list[tuple[Line, list[Entry]]]) -> list[tuple[Line, list[Entry]]]:
-    """The same; lines that share their name with others say in which settings they differ."""
+    """The same; lines that share their name with others say in which settings they differ.
+
+    Beside lines of other epochs with the same data and student, lines of no table say theirs: a table's cell says it
+    where they are not its own.
+    """
     told = [_words(entries[0]) for _, entries in groups]
+    lengths: dict[tuple[str, str], set[int]] = {}
+    for line, _ in groups:
+        lengths.setdefault((line.data, line.student), set()).add(line.epochs)
     namesakes: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for (line, _), own in zip(groups, told, strict=True):
         namesakes.setdefault((line.name, line.data, line.student), []).append(own)
     made = []
     for (line, entries), own in zip(groups, told, strict=True):
         every = namesakes[line.name, line.data, line.student]
-        apart = [f"{key}={value}" for key, value in own.items() if any(each.get(key) != value for each in every)]
+        differing = {key for key, value in own.items() if any(each.get(key) != value for each in every)}
+        if not line.table and len(lengths[line.data, line.student]) > 1:
+            differing.add("epochs")
+        apart = [f"{key}={value}" for key, value in own.items() if key in differing]
         made.append((replace(line, apart=tuple(apart)), entries))
     return made
 

@@ -223,7 +223,7 @@ def embed(
 def _check_names(out: Path, labels: Path | None, parts: int, world: int) -> None:
     ending = ".safetensors" if parts else ".npy"
     if out.suffix != ending:
-        why = " for shards" if parts else ""
+        why = " for shards" if parts else "" if out.suffix != ".safetensors" else "; --shards N writes .safetensors"
         raise InputError(f"'{out}' must end in {ending}{why}.")
     if labels is not None and labels.suffix != ".npy":
         raise InputError(f"'{labels}' must end in .npy.")

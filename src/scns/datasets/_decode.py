@@ -216,7 +216,8 @@ def _read(cache: Path, source: str) -> Decoded | None:
 
 
 def _no_room(cache: Path, size: int, error: OSError) -> InputError:
-    if error.filename is not None and not str(error.filename).startswith(str(cache.parent)):
+    named = "" if error.filename is None else str(error.filename)
+    if named and not named.startswith(str(cache.parent)) and not cache.is_relative_to(named):  # of an image
         return InputError(f"'{error.filename}' cannot be read: {error.strerror}; check its permissions.")
     return InputError(
         f"The decoded images ({size / 1e6:,.0f} MB) cannot be kept in '{cache.parent}': {error.strerror or error}; "

@@ -8,12 +8,12 @@ from scns.errors import InputError
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
 
 
-def find(name: str, root: Path | None, layouts: dict[str, str], remedy: str = "") -> Path:
+def find(name: str, root: Path | None, layouts: dict[str, str]) -> Path:
     """The first of the folders `layouts` under `root` (or `root` itself) that holds its marker file.
 
     `layouts` maps a folder's name to the file or folder that shows it is there.
     """
-    remedy = remedy or f"`scns data get {name} --root {root or 'DIR'}` fetches it"
+    remedy = f"`scns data get {name} --root {root or 'DIR'}` fetches it"
     expected = " or ".join(f"{folder}/{marker}" for folder, marker in layouts.items())
     if root is None:
         raise InputError(f"{name} needs a root, the folder that holds {expected}; {remedy}.")

@@ -24,14 +24,19 @@ def load(
 ) -> Images:
     """The images of a split; `skip_bad` leaves corrupt files out. Decoded once, then mapped from the cache."""
     _own.check_size(size)
-    remedy = "put your images in train/<class>/ and test/<class>/"
-    place = _layout.find(name, root, {".": "train"}, remedy)
+    remedy = "give the folder that holds your images in train/<class>/ and test/<class>/"
+    if root is None:
+        raise InputError(f"{name} needs a root; {remedy}.")
+    place = root
     try:
+        if not (place / "train").exists():
+            wrong = "does not exist" if not place.exists() else "is no folder with a folder 'train'"
+            raise InputError(f"The root '{place}' {wrong}; {remedy}.")
         names = _layout.folders(place / "train")
     except PermissionError as error:
         raise _layout.unreadable(name, error) from error
     if not names:
-        raise InputError(f"'{place / 'train'}' has no class folders; {remedy}.")
+        raise InputError(f"'{place / 'train'}' has no class folders; put your images in train/<class>/.")
     return _own.load(
         name, place, split, lambda each: _listed(place, each, names), lambda _: tuple(names), size, skip_bad, progress
     )

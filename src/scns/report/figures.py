@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from scns import paper
@@ -189,6 +190,7 @@ def convergence_curves(curves: Mapping[str, Sequence[float]], *, title: str = ""
             found[MARKED], accuracies[found[MARKED] - 1], _MARKERS[number % 6], color=colour, markersize=9, mec="black"
         )
     axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     axes.set_ylabel("test accuracy (%)")
     axes.grid(alpha=0.25)
     rules = " / ".join(str(within) for within in WITHIN)
