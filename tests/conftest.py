@@ -19,6 +19,18 @@ from scns.cli import main
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}  # for processes that are started beside each other
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a GPU are skipped where there is none, also in a plain `pytest`."""
+    wanted = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanted:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in wanted:
+            item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
 class Ran(NamedTuple):
     code: int
     out: str

@@ -19,7 +19,7 @@ from scns.recipe import Recipe
 from scns.run import Run
 from scns.train import Pack, Stopped, Watch, fit, fit_packed, prepare
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+pytestmark = pytest.mark.gpu
 
 BASE = Recipe(
     student="resnet8", subset=1000, batch=48, epochs=3, lr=0.02, device="cuda", deterministic=True, precision="fp32"

@@ -19,7 +19,7 @@ from scns.recipe import Recipe
 from scns.run import backends
 from scns.soft import SoftNegatives
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+pytestmark = pytest.mark.gpu
 
 STEPS = 3
 

@@ -423,7 +423,6 @@ def test_bad_input(make: object, message: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("name", ["uniform", "class", "instance", "mixed"])
 def test_draws_are_the_same_on_a_gpu(name: str) -> None:
     here, there = samplers()[name], samplers()[name].to("cuda")
