@@ -46,7 +46,7 @@ def get(
     archive = download.find(name)
     folder = root.expanduser() / archive.folder
     if folder.exists():
-        screen.out.print(f"{name} is there already: {folder}", markup=False)
+        screen.out.print(f"{name} is there already: {folder}")
         return
     with screen.progress(f"Downloading {archive.file}", "MB") as advance:
         file, downloaded = download.fetch(
@@ -56,7 +56,7 @@ def get(
         folder = download.unpack(file, archive, root, advance)
     if downloaded:
         file.unlink()
-    screen.out.print(f"{name}: {folder}", markup=False)
+    screen.out.print(f"{name}: {folder}")
 
 
 @app.command()
@@ -90,7 +90,7 @@ def info(
 
         with atomic(sheet) as path:
             contact_sheet(splits["train"]).save(path, "PNG")
-        screen.out.print(f"\nContact sheet: {sheet}", markup=False)
+        screen.out.print(f"\nContact sheet: {sheet}")
 
 
 @app.command()
@@ -113,7 +113,7 @@ def pack(
         images = _load(name, root, split, {} if size is None else {"size": size})
         with screen.progress(f"Packing {split}", "images") as advance:
             paths = write(images, out, split, each=each, progress=advance)
-        screen.out.print(f"{paths[0].parent}: {len(images):,} images in {len(paths)} shards", markup=False)
+        screen.out.print(f"{paths[0].parent}: {len(images):,} images in {len(paths)} shards")
 
 
 def _load(name: str, root: Path, split: str, options: dict[str, object]) -> "Images":
@@ -147,7 +147,7 @@ def _print(name: str, splits: dict[str, "Images"]) -> None:
     screen.table(name, {heading: "left" if heading == "split" else "right" for heading in headings}, rows)
     train = splits["train"]
     mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (train.mean, train.std))
-    screen.out.print(f"\nnormalised by: mean {mean}, std {std}", markup=False)
+    screen.out.print(f"\nnormalised by: mean {mean}, std {std}")
     _print_names("classes", train.names)
     if train.coarse_names:
         _print_names("superclasses", train.coarse_names)
@@ -155,4 +155,4 @@ def _print(name: str, splits: dict[str, "Images"]) -> None:
 
 def _print_names(heading: str, names: tuple[str, ...]) -> None:
     shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")  # 20: about two lines of a terminal
-    screen.out.print(f"{len(names)} {heading}: {shown}", markup=False)
+    screen.out.print(f"{len(names)} {heading}: {shown}")

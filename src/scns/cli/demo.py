@@ -65,4 +65,4 @@ def _gain(value: "Estimate") -> str:
 
 
 def _say(line: str) -> None:
-    screen.out.print(line, markup=False)
+    screen.out.print(line)

@@ -42,7 +42,7 @@ def figures(
         figure = draw()
         for ending in endings:
             plots.save(figure, out / f"{name}.{ending}")
-        screen.out.print(f"{name}: {', '.join(str(out / f'{name}.{ending}') for ending in endings)}", markup=False)
+        screen.out.print(f"{name}: {', '.join(str(out / f'{name}.{ending}') for ending in endings)}")
 
 
 def _listed(words: str) -> list[str]:
@@ -129,9 +129,9 @@ def _of_runs(runs: Path, wanted: list[str]) -> "dict[str, Callable[[], Figure]]"
     if not drawn.figures:
         raise InputError(why or f"From these runs nothing can be drawn. {drawn.missing[0]}")
     for path, reason in found.skipped.items():
-        screen.err.print(f"Skipped {path}: {reason}", soft_wrap=True, markup=False)
+        screen.err.print(f"Skipped {path}: {reason}", soft_wrap=True)
     for sentence in drawn.remarks:
-        screen.err.print(sentence, soft_wrap=True, markup=False)
+        screen.err.print(sentence, soft_wrap=True)
     for sentence in drawn.missing:
-        screen.err.print(f"Not drawn, {sentence}", soft_wrap=True, markup=False)
+        screen.err.print(f"Not drawn, {sentence}", soft_wrap=True)
     return drawn.figures

@@ -45,7 +45,7 @@ def show(
     from scns import methods
 
     module = methods.module(name)
-    screen.out.print(inspect.getdoc(module) or "", markup=False)
+    screen.out.print(inspect.getdoc(module) or "")
     screen.out.print()
     comments = _comments(module)
     arguments: list[list[object]] = [

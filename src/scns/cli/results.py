@@ -39,7 +39,7 @@ def results(
         with atomic(as_json) as temporary:
             temporary.write_text(json.dumps({**as_dict(found), "claims": [asdict(each) for each in judged]}, indent=1))
     for path, reason in found.skipped.items():
-        screen.err.print(f"Skipped {path}: {reason}", markup=False, soft_wrap=True)
+        screen.err.print(f"Skipped {path}: {reason}", soft_wrap=True)
 
 
 def _show(found: "Results") -> None:
@@ -88,4 +88,4 @@ def _show_claims(judged: "list[Claim]") -> None:
     screen.table("The paper's claims, by these runs", {"": "left", " ": "left", "  ": "left"}, rows)
     for each in judged:
         if each.evidence != "no runs to compare":
-            screen.out.print(f"({each.letter}) {each.evidence}", style="dim", markup=False, soft_wrap=True)
+            screen.out.print(f"({each.letter}) {each.evidence}", style="dim", soft_wrap=True)

@@ -50,7 +50,7 @@ def _print_toml(about: list[str], recipe: "Recipe") -> None:
     told = [
         f"{line:{wide}}  # {meanings[key]}" if (key := line.split(" = ")[0]) in meanings else line for line in lines
     ]
-    screen.out.print("\n".join([comment, *told]), markup=False, soft_wrap=True)
+    screen.out.print("\n".join([comment, *told]), soft_wrap=True)
 
 
 def _list_recipes() -> None:
@@ -113,7 +113,7 @@ def runs(
         )
     found, lost = find(folder)
     for sentence in lost:
-        screen.err.print(f"Left out: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        screen.err.print(f"Left out: {sentence}", soft_wrap=True)
     if not found:
         raise InputError(f"There is no run in '{folder}'; train one with: scns train mini-ce")
     rows: list[list[object]] = []

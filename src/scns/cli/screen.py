@@ -95,4 +95,4 @@ def show_notes(marks: dict[str, str]) -> None:
     """The notes that stand behind the marks, below their table."""
     for words, mark in marks.items():
         if words:
-            out.print(f"{mark} {words}", style="dim", markup=False, soft_wrap=True)
+            out.print(f"{mark} {words}", style="dim", soft_wrap=True)

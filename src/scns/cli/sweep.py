@@ -130,7 +130,7 @@ def sweep(
 
 
 def _say(line: str) -> None:
-    screen.err.print(line, markup=False, soft_wrap=True)
+    screen.err.print(line, soft_wrap=True)
 
 
 def _cells(name: str, rows: str, columns: str) -> "list[Cell]":
@@ -210,4 +210,4 @@ def _show_outcomes(outcomes: "list[Outcome]") -> None:
     screen.table("", {"run": "left", "test %": "right", "s": "right"}, rows)
     for outcome in outcomes:
         if outcome.result is None:
-            screen.out.print(f"{outcome.job.out} failed: {outcome.error}", markup=False, soft_wrap=True)
+            screen.out.print(f"{outcome.job.out} failed: {outcome.error}", soft_wrap=True)

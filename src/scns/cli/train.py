@@ -145,22 +145,21 @@ def _train(recipe: "Recipe", out: Path, tensorboard: bool) -> None:
 def _tell(out: Path, result: dict[str, Any]) -> None:
     """What came out, where it is, and what to do with it."""
     what = f"{result['student']} on {result['data']} with {result['method']}, seed {result['seed']}"
-    screen.out.print(what, markup=False)
+    screen.out.print(what)
     epochs = count(result["epochs"], "epoch")
-    screen.out.print(f"test:  {result['test']:.2f} % after {epochs}, {result['seconds']:,} s of training", markup=False)
+    screen.out.print(f"test:  {result['test']:.2f} % after {epochs}, {result['seconds']:,} s of training")
     if "best_validation" in result:
         screen.out.print(
             f"best:  {result['best_validation']:.2f} % on validation after epoch {result['best_epoch']}, "
             f"{result['best_test']:.2f} % on test then",
-            markup=False,
         )
     if result.get("weights", "random") != "random":
-        screen.out.print(f"start: {result['weights']}", markup=False)
-    screen.out.print(f"run:   {out}", markup=False)
+        screen.out.print(f"start: {result['weights']}")
+    screen.out.print(f"run:   {out}")
     run = shlex.quote(str(out))  # lines to copy
-    screen.out.print(f"check: scns eval {run}", style="dim", markup=False)
-    screen.out.print(f"use:   scns export {run} --to student.pt2", style="dim", markup=False)
-    screen.out.print(f"teach: scns train RECIPE --set teacher={run}", style="dim", markup=False)
+    screen.out.print(f"check: scns eval {run}", style="dim")
+    screen.out.print(f"use:   scns export {run} --to student.pt2", style="dim")
+    screen.out.print(f"teach: scns train RECIPE --set teacher={run}", style="dim")
 
 
 def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None:
@@ -175,7 +174,7 @@ def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None
     images = runs.load_images(recipe, None, root, "test").on_host().to(where)
     with backends([recipe]), screen.progress("Evaluating", "images") as advance:
         accuracy = runs.evaluate(student, images, bf16=recipe.precision == "bf16", progress=advance)
-    screen.out.print(f"{accuracy:.2f} % of {len(images):,} test images of {recipe.data}", markup=False)
+    screen.out.print(f"{accuracy:.2f} % of {len(images):,} test images of {recipe.data}")
 
 
 def embed(
@@ -209,7 +208,7 @@ def embed(
     images = runs.load_images(recipe, data, root, split)
     if labels is not None and rank == 0:
         _write(labels, images.labels)
-        screen.out.print(f"{labels}: {len(images):,} labels", markup=False)
+        screen.out.print(f"{labels}: {len(images):,} labels")
     if parts:
         about = {"run": _weights_of(run), "data": data or recipe.data, "split": split, "images": str(len(images))}
         _embed_shards(student, images, out, parts, about)
@@ -217,7 +216,7 @@ def embed(
     with screen.progress("Embedding", "images") as advance:
         embeddings = runs.embed(student, images, progress=advance)
     _write(out, embeddings)
-    screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32", markup=False)
+    screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32")
 
 
 def _check_names(out: Path, labels: Path | None, parts: int, world: int) -> None:
@@ -242,15 +241,15 @@ def _embed_shards(student: "Student", images: "Images", out: Path, parts: int, a
     for part in ranks.shares(parts):
         path, rows = shard_path(out, part, parts), runs.embedding_rows(student, images, part, parts)
         if shard_is(path, about):
-            screen.out.print(f"{path} is finished already.", markup=False)
+            screen.out.print(f"{path} is finished already.")
             continue
         with screen.progress("Embedding", "images") as advance:
             found = runs.embed(student, images, rows=rows, progress=advance)
         save_shard(path, found, about)
-        screen.out.print(f"{path}: {found.shape[0]:,} x {found.shape[1]}, float32", markup=False)
+        screen.out.print(f"{path}: {found.shape[0]:,} x {found.shape[1]}, float32")
     paths = [shard_path(out, part, parts) for part in range(1, parts + 1)]
     if index_shards(paths, index_path(out), about):
-        screen.out.print(f"{index_path(out)}: {len(images):,} images in {parts} shards", markup=False)
+        screen.out.print(f"{index_path(out)}: {len(images):,} images in {parts} shards")
 
 
 def _weights_of(run: Path) -> str:
@@ -282,12 +281,12 @@ def export(
         ".pt2": f"logits = torch.export.load({file}).module()(images)",
         ".onnx": f"logits = onnxruntime.InferenceSession({file}).run(None, {{'images': images}})[0]",
     }
-    screen.out.print(f"{to}: {student.name}, {len(student.classes)} classes", markup=False)
-    screen.out.print(how[ending], markup=False)
+    screen.out.print(f"{to}: {student.name}, {len(student.classes)} classes")
+    screen.out.print(how[ending])
     mean, std = (" ".join(f"{value:.4f}" for value in each) for each in (student.mean, student.std))
     side = student.side
-    screen.out.print(f"images: float32 [n, 3, {side}, {side}], (pixels / 255 - mean) / std", markup=False)
-    screen.out.print(f"mean {mean}, std {std}", markup=False)
+    screen.out.print(f"images: float32 [n, 3, {side}, {side}], (pixels / 255 - mean) / std")
+    screen.out.print(f"mean {mean}, std {std}")
 
 
 def _student(run: Path, device: str) -> "tuple[Recipe, torch.device, Student]":

@@ -39,9 +39,7 @@ def tune(
         preflight.check(job.recipe)
     try:
         with watching(screen.err, screen.redraws(), True, under=out) as watch:
-            found = search(
-                chosen, grid or [], out, pack=pack, say=lambda line: screen.err.print(line, markup=False), watch=watch
-            )
+            found = search(chosen, grid or [], out, pack=pack, say=lambda line: screen.err.print(line), watch=watch)
     except Stopped as stopped:
         screen.complain(str(stopped))
         raise typer.Exit(stopped.code) from None
@@ -61,6 +59,5 @@ def tune(
         raise typer.Exit(1)
     screen.out.print(
         f"{' '.join(found.best.settings)}, {trained_on}: {found.final.result['test']:.2f} % of the test images.",
-        markup=False,
     )
-    screen.out.print(f"run: {found.final.job.out}", markup=False)
+    screen.out.print(f"run: {found.final.job.out}")

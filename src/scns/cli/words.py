@@ -127,7 +127,7 @@ def _vectors(names: tuple[str, ...], source: str, on_missing: str) -> "Tensor":
         vectors, missing = words.label_words(names, source, on_missing, progress=advance)
     if missing:
         listed = ", ".join(f"{label} ({', '.join(lost)})" for label, lost in missing.items())
-        screen.err.print(f"Words without a vector, left out: {listed}", soft_wrap=True, markup=False)
+        screen.err.print(f"Words without a vector, left out: {listed}", soft_wrap=True)
     return vectors
 
 
