@@ -31,15 +31,17 @@ def demo(
     folder = out / "quick" if quick else out
     try:
         with watching(screen.err, screen.redraws(), False) as watch:
-            outcome = demo.run(folder, scale=demo.QUICK if quick else demo.Scale(), say=_say, watch=watch)
+            outcome = demo.run(folder, scale=demo.QUICK if quick else demo.Scale(), say=screen.out.print, watch=watch)
     except Stopped as stopped:
         screen.complain(str(stopped))
         raise typer.Exit(stopped.code) from None
     _tell(outcome)
-    _say(f"\n{time.perf_counter() - start:.0f} s. Open {outcome.page}: whom each sampler picks, and all of this.")
-    _say("Next, with your own data:")
+    screen.out.print(
+        f"\n{time.perf_counter() - start:.0f} s. Open {outcome.page}: whom each sampler picks, and all of this."
+    )
+    screen.out.print("Next, with your own data:")
     for line in demo.FOLLOWING.splitlines():
-        _say(f"  {line}")
+        screen.out.print(f"  {line}")
 
 
 def _tell(outcome: "Outcome") -> None:
@@ -51,18 +53,14 @@ def _tell(outcome: "Outcome") -> None:
         [each.name, each.had, each.accuracy, each.retrieval, "" if each.seconds is None else f"{each.seconds:.0f}"]
         for each in outcome.networks
     ]
-    _say("")
+    screen.out.print()
     screen.table("", columns, rows)
-    _say("")
+    screen.out.print()
     columns = {"what changed": "left", "accuracy": "right", "retrieval": "right"}
     screen.table("", columns, [[each.what, _gain(each.accuracy), _gain(each.retrieval)] for each in outcome.changes])
-    _say(f"In brackets: chance may explain it. {outcome.chance}\n{RETRIEVAL}")
+    screen.out.print(f"In brackets: chance may explain it. {outcome.chance}\n{RETRIEVAL}")
 
 
 def _gain(value: "Estimate") -> str:
     shown = f"{value.mean:+.1f} ± {value.half:.1f}"
     return shown if value.sign else f"({shown})"
-
-
-def _say(line: str) -> None:
-    screen.out.print(line)

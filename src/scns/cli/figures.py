@@ -129,9 +129,9 @@ def _of_runs(runs: Path, wanted: list[str]) -> "dict[str, Callable[[], Figure]]"
     if not drawn.figures:
         raise InputError(why or f"From these runs nothing can be drawn. {drawn.missing[0]}")
     for path, reason in found.skipped.items():
-        screen.err.print(f"Skipped {path}: {reason}", soft_wrap=True)
+        screen.tell(f"Skipped {path}: {reason}")
     for sentence in drawn.remarks:
-        screen.err.print(sentence, soft_wrap=True)
+        screen.tell(sentence)
     for sentence in drawn.missing:
-        screen.err.print(f"Not drawn, {sentence}", soft_wrap=True)
+        screen.tell(f"Not drawn, {sentence}")
     return drawn.figures

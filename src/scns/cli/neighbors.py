@@ -231,9 +231,8 @@ def sample(
             np.save(file, drawn.numpy())
         screen.out.print(f"Wrote {len(rows)} x {num} negatives to {out}.")
         return
-    screen.table(
-        "", {"anchor": "right", "negatives": "left"}, [[a, *_words(d)] for a, d in zip(rows, drawn, strict=True)]
-    )
+    shown: list[list[object]] = [[row, " ".join(map(str, own))] for row, own in zip(rows, drawn.tolist(), strict=True)]
+    screen.table("", {"anchor": "right", "negatives": "left"}, shown)
 
 
 @app.command()
@@ -342,14 +341,13 @@ def _describe(table: "NeighborTable", title: str, scale: float | None) -> None:
     from scns.room import shown
     from scns.tableinfo import MEANING
 
-    told = {**table.describe(scale)}
     info = table.info
     rows: list[list[object]] = [
         ["built from", f"{info.corpus_rows:,} x {info.dim} embeddings {info.embeddings_sha256[:12]}"]
     ]
     rows += [["excluded", info.exclude or "nothing"], ["backend", f"{info.backend}, recall {info.recall:.4f}"]]
     rows += [[name, value] for name, value in (("filters", info.filters), ("source", info.source)) if value]
-    rows += [[name, _shown(value)] for name, value in told.items()]
+    rows += [[name, _shown(value)] for name, value in table.describe(scale).items()]
     rows.append(["bytes", shown(table.indices.numel() * 6)])
     rows = [[name, value, MEANING.get(str(name), "")] for name, value in rows]
     screen.table(title, {"": "left", " ": "left", "  ": "left"}, rows)
@@ -377,10 +375,6 @@ def _anchors(text: str, rows: int) -> list[int]:
         if not 0 <= row < rows:
             raise InputError(f"Anchor {row} does not exist: the table has rows 0 to {rows - 1}.")
     return chosen
-
-
-def _words(drawn: "Tensor") -> list[str]:
-    return [" ".join(map(str, drawn.tolist()))]
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -39,7 +39,7 @@ def results(
         with atomic(as_json) as temporary:
             temporary.write_text(json.dumps({**as_dict(found), "claims": [asdict(each) for each in judged]}, indent=1))
     for path, reason in found.skipped.items():
-        screen.err.print(f"Skipped {path}: {reason}", soft_wrap=True)
+        screen.tell(f"Skipped {path}: {reason}")
 
 
 def _show(found: "Results") -> None:

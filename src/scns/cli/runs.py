@@ -113,7 +113,7 @@ def runs(
         )
     found, lost = find(folder)
     for sentence in lost:
-        screen.err.print(f"Left out: {sentence}", soft_wrap=True)
+        screen.tell(f"Left out: {sentence}")
     if not found:
         raise InputError(f"There is no run in '{folder}'; train one with: scns train mini-ce")
     rows: list[list[object]] = []

@@ -30,6 +30,11 @@ def complain(sentence: str) -> None:
     err.print(Text("scns: ", style="bold red") + Text(sentence), soft_wrap=True)
 
 
+def tell(sentence: str) -> None:
+    """A sentence beside the results, on stderr, in one line."""
+    err.print(sentence, soft_wrap=True)
+
+
 def table(title: str, columns: dict[str, str], rows: list[list[object]]) -> None:
     """Print a table; `columns` maps a heading to its alignment ("left", "right").
 

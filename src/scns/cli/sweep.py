@@ -115,10 +115,10 @@ def sweep(
         if engine == "ray":
             from scns.cluster import sweep_on_ray
 
-            outcomes = sweep_on_ray(jobs, pack=pack, folder=out, address=address, say=_say)
+            outcomes = sweep_on_ray(jobs, pack=pack, folder=out, address=address, say=screen.tell)
         else:
             with watching(screen.err, screen.redraws(), True, under=out) as watch:
-                outcomes = run_everywhere(jobs, pack=pack, folder=out, say=_say, watch=watch)
+                outcomes = run_everywhere(jobs, pack=pack, folder=out, say=screen.tell, watch=watch)
     except Stopped as stopped:
         screen.complain(str(stopped))
         raise typer.Exit(stopped.code) from None
@@ -127,10 +127,6 @@ def sweep(
         screen.out.print(f"Averages over seeds, beside the paper's: scns results {shlex.quote(str(out))}", style="dim")
     if any(outcome.result is None for outcome in outcomes):
         raise typer.Exit(1)
-
-
-def _say(line: str) -> None:
-    screen.err.print(line, soft_wrap=True)
 
 
 def _cells(name: str, rows: str, columns: str) -> "list[Cell]":

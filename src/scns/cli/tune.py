@@ -39,7 +39,7 @@ def tune(
         preflight.check(job.recipe)
     try:
         with watching(screen.err, screen.redraws(), True, under=out) as watch:
-            found = search(chosen, grid or [], out, pack=pack, say=lambda line: screen.err.print(line), watch=watch)
+            found = search(chosen, grid or [], out, pack=pack, say=screen.tell, watch=watch)
     except Stopped as stopped:
         screen.complain(str(stopped))
         raise typer.Exit(stopped.code) from None

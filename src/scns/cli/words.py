@@ -32,11 +32,6 @@ OnMissing = Annotated[
 ]
 
 
-@app.callback()
-def _group() -> None:
-    pass
-
-
 @app.command()
 def heatmap(
     name: Name,
@@ -127,7 +122,7 @@ def _vectors(names: tuple[str, ...], source: str, on_missing: str) -> "Tensor":
         vectors, missing = words.label_words(names, source, on_missing, progress=advance)
     if missing:
         listed = ", ".join(f"{label} ({', '.join(lost)})" for label, lost in missing.items())
-        screen.err.print(f"Words without a vector, left out: {listed}", soft_wrap=True)
+        screen.tell(f"Words without a vector, left out: {listed}")
     return vectors
 
 
