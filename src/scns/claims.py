@@ -6,9 +6,10 @@ such pairs. Intervals are not corrected for there being several.
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
 from statistics import mean, stdev
@@ -20,6 +21,7 @@ from scns.curves import accuracies, epochs_to_converge
 from scns.errors import InputError
 from scns.recipe import FREE
 from scns.results import Entry, Results
+from scns.rows import BASELINES
 
 # Student's t, 97.5 %, for 1, 2, ... 30 degrees of freedom.
 _T = (
@@ -29,7 +31,6 @@ _T = (
 )  # fmt: skip
 _NORMAL = 1.959964  # the same for infinitely many
 LEAST = 3  # pairs that decide: two equal differences look certain and are not
-_BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
 OF_THE_METHOD = (
     "method", "preset", "arguments", "words", "on_missing", "distil", "teacher", "teacher_mode", "data_seed", *FREE,
@@ -126,9 +127,10 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
-def values(entries: Iterable[Entry], chosen: Callable[[str], bool], *, by_value: bool = False) -> Values:
-    """Test accuracies of the rows that are chosen, by what pairs share; `by_value`: beta or k too."""
-    return {_key(each, by_value): each.test for each in entries if each.cell and chosen(each.cell.row.slug)}
+def values(entries: Iterable[Entry], *rows: str, by_value: bool = False) -> Values:
+    """Test accuracies of the rows that a glob pattern matches, by what pairs share; `by_value`: beta or k too."""
+    chosen = [each for each in entries if each.cell and any(fnmatchcase(each.cell.row.slug, row) for row in rows)]
+    return {_key(each, by_value): each.test for each in chosen}
 
 
 def _key(entry: Entry, by_value: bool = False) -> Key:
@@ -168,8 +170,8 @@ def _converge(entries: list[Entry]) -> tuple[str, str]:
 
 
 def _beside(entries: list[Entry]) -> tuple[str, str]:
-    beside = values(entries, lambda slug: slug.startswith("infonce+lm-b"), by_value=True)
-    alone = values(entries, lambda slug: slug.startswith("infonce-lm-b"), by_value=True)
+    beside = values(entries, "infonce+lm-b*", by_value=True)
+    alone = values(entries, "infonce-lm-b*", by_value=True)
     return _verdict([("points", paired(beside, alone))])
 
 
@@ -216,18 +218,18 @@ def _combined(entries: list[Entry]) -> tuple[str, str]:
         ("class", ("class-scns", "class-scns-k20")),
         ("instance", ("instance-scns", "instance-scns-k50")),
     ):
-        both = values(entries, lambda slug, level=level: slug == f"infonce-lm-{level}-scns")  # type: ignore[misc]
+        both = values(entries, f"infonce-lm-{level}-scns")
         if both:
-            scns = values(entries, lambda slug, alone=alone: slug in alone)  # type: ignore[misc]
-            mixed = values(entries, lambda slug: slug in ("infonce-lm", "infonce-lm-b0.5"))
+            scns = values(entries, *alone)
+            mixed = values(entries, "infonce-lm", "infonce-lm-b0.5")
             found += [(f"over {level}-SCNS", paired(both, scns)), ("over InfoNCE-LM", paired(both, mixed))]
     return _verdict(found)
 
 
 def _baseline(entries: list[Entry]) -> tuple[str, str]:
     """KLD over each published method, and over the best other on the widest student, where the paper has +2.35."""
-    kld = values(entries, lambda slug: slug == "kld")
-    others = [(name, values(entries, lambda slug, name=name: slug == name)) for name in _BASELINES]  # type: ignore[misc]
+    kld = values(entries, "kld")
+    others = [(name, values(entries, name)) for name in BASELINES]
     found = [(f"over {name}", paired(kld, other)) for name, other in others if other]
     best: Values = {}
     for each in entries:
@@ -262,7 +264,7 @@ def _larger(entries: list[Entry]) -> tuple[str, str]:
 
 
 def _of(entries: list[Entry], table: str, slug: str) -> Values:
-    return values([each for each in entries if each.cell and each.cell.table == table], lambda name: name == slug)
+    return values([each for each in entries if each.cell and each.cell.table == table], slug)
 
 
 @cache

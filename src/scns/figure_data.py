@@ -17,7 +17,7 @@ from scns import curves, recognise, tables
 from scns.errors import InputError
 from scns.recipe import CHANCE
 from scns.results import Entry, Results
-from scns.rows import Row
+from scns.rows import BASELINES, Row
 
 _APART = (
     "method", "preset", "arguments", "words", "on_missing", "student", "distil", "teacher", "teacher_mode",
@@ -56,7 +56,6 @@ class Sweeps(NamedTuple):
 METHODS = {
     "InfoNCE-LM": "beta", "InfoNCE + LM": "beta", "InfoNCE + Class-SCNS": "k", "InfoNCE + Instance-SCNS": "k",
 }  # fmt: skip
-_BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")
 
 
 def grid(results: Results, table: str, *, pairs: int = 1) -> Grid:
@@ -232,7 +231,7 @@ def _group(row: Row) -> str:
         return "cross-entropy alone"
     if row.slug == "own":
         return "scns's defaults"
-    published = row.method in _BASELINES or row.slug == "infonce"  # InfoNCE on uniform negatives is older, too
+    published = row.method in BASELINES or row.slug == "infonce"  # InfoNCE on uniform negatives is older, too
     return "KLD" if row.method == "kld" else "SoTA Baselines" if published else "Ours"
 
 

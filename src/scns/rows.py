@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+BASELINES = ("at", "sp", "pkt", "cc", "vid", "ft", "crd")  # methods that were published before
 _BETAS = (0.01, 0.05, 0.1, 0.2, 0.5)
 _NETWORKS = {"resnext32x4": "resnext29-32x4d"}  # printed -> ours
 _WIDER = {"wrn-16-1": "wrn-16-2", "wrn-40-1": "wrn-40-2"}  # printed -> probable
