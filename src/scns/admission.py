@@ -3,8 +3,6 @@
 from functools import cache
 from itertools import accumulate
 
-import torch
-
 from scns import models, room
 from scns.errors import InputError
 from scns.preflight import choose_device
@@ -55,8 +53,7 @@ def least(recipe: Recipe) -> int:
 def _size(network: str, pixels: int) -> tuple[int, int]:
     """Weights, and numbers that the convolutions put out for an image; nothing of a network that cannot be weighed."""
     try:
-        with torch.device("meta"):
-            built = models.build(network, _CLASSES)
+        built = models.outline(network, _CLASSES)
         return models.parameters(built), models.outputs(built, pixels)
     except Exception:  # of one that does not exist; of one's own that needs numbers, or another size: the run says it
         return 0, 0

@@ -14,8 +14,6 @@ from functools import cache
 from itertools import pairwise
 from statistics import mean, stdev
 
-import torch
-
 from scns import models
 from scns.curves import accuracies, epochs_to_converge
 from scns.errors import InputError
@@ -269,5 +267,4 @@ def _of(entries: list[Entry], table: str, slug: str) -> Values:
 
 @cache
 def _size(network: str) -> int:
-    with torch.device("meta"):
-        return models.parameters(models.build(network, 100))
+    return models.parameters(models.outline(network, 100))

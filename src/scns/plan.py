@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from scns import datasets, models, preflight, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
@@ -242,8 +240,7 @@ def _forwards(recipe: Recipe) -> int:
 
 @cache
 def _flops(network: str, pixels: int) -> int:
-    with torch.device("meta"):
-        return models.flops(models.build(network, 100), pixels)
+    return models.flops(models.outline(network, 100), pixels)
 
 
 def _shrunk(recipe: Recipe, own: Recipe, epochs: int | None, subset: int | None) -> Recipe:

@@ -16,14 +16,11 @@ def table(
 
     MFLOPs count one image forward, 2 for each multiply-add. Train one: scns train mini-ce --set student=wrn-16-2
     """
-    import torch
-
     from scns import models
 
     rows: list[list[object]] = []
     for family, names in models.families().items():
-        with torch.device("meta"):  # shapes without numbers: no memory, no waiting
-            networks = {name: models.build(name, classes) for name in names}
+        networks = {name: models.outline(name, classes) for name in names}
         for name in sorted(names, key=lambda name: models.parameters(networks[name])):
             network = networks[name]
             costs = [f"{models.flops(network, size) / 1e6:,.1f}" for size in _SIZES]

@@ -2,6 +2,8 @@
 
 import sys
 
+import torch
+
 from scns import checks, plugins
 from scns.errors import InputError
 from scns.models._cost import flops, outputs, parameters
@@ -24,6 +26,7 @@ __all__ = [
     "fusible",
     "load_weights",
     "names",
+    "outline",
     "outputs",
     "parameters",
     "start_from",
@@ -49,3 +52,9 @@ def build(name: str, classes: int) -> Network:
     if not checks.is_whole(classes) or classes < 1:
         raise InputError(f"A network needs at least 1 class, a whole number, but classes = {classes!r}.")
     return module.build(name, int(classes))
+
+
+def outline(name: str, classes: int) -> Network:
+    """The network of that name in shapes alone, on the device "meta": no numbers, no memory, no waiting."""
+    with torch.device("meta"):
+        return build(name, classes)
