@@ -47,8 +47,6 @@ def sweep_on_ray(
     A full pack takes a GPU, a smaller one its part of it; where there are more GPUs than full packs, packs are made
     smaller to use them all. Without GPUs a pack takes a CPU core.
     """
-    if pack < 1:
-        raise InputError(f"--pack {pack} must be at least 1.")
     ended = already(jobs)
     if not ready(jobs, ended):
         return in_order(jobs, ended)

@@ -13,18 +13,18 @@ WITHIN = (0.1, 0.2, 0.5)  # points below the best trailing mean
 MARKED = 0.2  # the one that stands for "converged"; the others say how much it depends on the rule
 
 
-def epochs_to_converge(accuracies: Sequence[float], within: float = MARKED, window: int = WINDOW) -> int:
-    """The first epoch, counted from 1, whose trailing mean over `window` epochs is within points of the best one.
+def epochs_to_converge(accuracies: Sequence[float], within: float = MARKED) -> int:
+    """The first epoch, counted from 1, whose trailing mean over w = 5 epochs is within points of the best one.
 
-    e* = min{e >= window: mean(a_{e-window+1} .. a_e) >= max_e mean - within}
+    e* = min{e >= w: mean(a_{e-w+1} .. a_e) >= max_e mean - within}
     """
-    if len(accuracies) < window:
-        raise InputError(f"{len(accuracies)} epochs are too few to judge convergence; at least {window} are needed.")
+    if len(accuracies) < WINDOW:
+        raise InputError(f"{len(accuracies)} epochs are too few to judge convergence; at least {WINDOW} are needed.")
     if not np.isfinite(accuracies).all():
         raise InputError("Some accuracies are not finite; convergence needs the test accuracy of every epoch.")
-    trailing = np.convolve(accuracies, np.full(window, 1 / window), mode="valid")  # [epochs - window + 1]
+    trailing = np.convolve(accuracies, np.full(WINDOW, 1 / WINDOW), mode="valid")  # [epochs - w + 1]
     near = trailing >= trailing.max() - within - 1e-9  # the rounding of a mean of accuracies near 100
-    return int(near.argmax()) + window
+    return int(near.argmax()) + WINDOW
 
 
 def read_curves(folder: str | Path) -> tuple[dict[str, list[float]], list[str]]:

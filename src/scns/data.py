@@ -20,9 +20,6 @@ class Mapped:
         self.rows = torch.arange(len(whole)) if rows is None else rows
         self.shape = (len(self.rows), *whole.shape[1:])
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def __getitem__(self, index: Tensor | slice | int) -> Tensor:
         return self.whole[self.rows[index.cpu() if isinstance(index, Tensor) else index]]
 

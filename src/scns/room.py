@@ -10,12 +10,12 @@ from scns.errors import InputError
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def parse(text: str | int, name: str = "memory") -> int:
+def parse(text: str | int) -> int:
     """Bytes of a number of them, or of words such as 512M, 8G or 1.5GB."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", str(text), re.IGNORECASE)
     value = 0 if found is None else int(float(found[1]) * _UNITS[found[2].upper()])
     if value < 1:
-        raise InputError(f"{name}={text} is no number of bytes; write 512M, 8G or 8000000000.")
+        raise InputError(f"memory={text} is no number of bytes; write 512M, 8G or 8000000000.")
     return value
 
 

@@ -27,19 +27,17 @@ def make_sampler(
     *,
     k: float | None = None,
     scale: float = 5.0,
-    seed: int | None = None,
     clusters: int | None = None,
 ) -> Negatives:
     """The sampler `name` for the training samples of a setting.
 
     k nearest classes or samples (below 1: that share of them; None: the paper's best), drawn by softmax(scale *
     cosine); "mixed" takes half its draws from the k nearest samples and half uniformly; "soft" draws from all samples,
-    by `clusters` if given; "all" draws nothing and names every negative. `seed` is the setting's unless given.
+    by `clusters` if given; "all" draws nothing and names every negative.
     """
     if name not in SAMPLERS:
         raise unknown("sampler", name, SAMPLERS)
-    labels = setting.believed()
-    seed = setting.seed if seed is None else seed
+    labels, seed = setting.believed(), setting.seed
     if name == "all":
         return AllNegatives(labels)
     if name == "uniform":
