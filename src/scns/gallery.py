@@ -3,7 +3,8 @@
 import base64
 import html
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,15 +95,15 @@ def write_gallery(
         temporary.write_text(page, encoding="utf-8")
 
 
-def _negative(each: Drawn, place: int, column: int, pixels: Tensor, caption: object) -> str:
+def _negative(each: Drawn, place: int, column: int, pixels: Tensor, caption: Callable[[int], str]) -> str:
     sample = int(each.indices[place, column])
     if sample < 0:
         return ""
-    known = each.scores is not None and not bool(each.scores[place, column].isneginf())
-    score = f"{float(each.scores[place, column]):.2f}" if each.scores is not None and known else ""
+    known = -math.inf if each.scores is None else float(each.scores[place, column])
+    score = f"{known:.2f}" if known > -math.inf else ""
     suspect = each.suspect is not None and bool(each.suspect[place, column])
     note = f"<b>{score} ?</b>" if suspect else score
-    return _figure(pixels[sample], caption(sample), note, "suspect" if suspect else "", f"negative {sample}")  # type: ignore[operator]
+    return _figure(pixels[sample], caption(sample), note, "suspect" if suspect else "", f"negative {sample}")
 
 
 def _figure(pixels: Tensor, caption: str, note: str, kind: str, alternative: str) -> str:

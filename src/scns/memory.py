@@ -291,9 +291,7 @@ def _what_fits(rows: int, dim: int, free: int) -> str:
     return f"{fewer}a FeatureQueue of the last {size:,} takes {room.shown(FeatureQueue.bytes(size, dim))}"
 
 
-def _check_room(
-    what: str, needed: int, remedy: Callable[[int], str], device: torch.device | str = "cpu"
-) -> None:  # fmt: skip
+def _check_room(what: str, needed: int, remedy: Callable[[int], str], device: torch.device | str = "cpu") -> None:
     """Raise where a device has no room for it; `remedy` says what fits in the bytes that are free."""
     free = room.free(device)
     if needed > free:

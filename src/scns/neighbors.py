@@ -131,18 +131,12 @@ class NeighborTable:
 
     def to(self, device: torch.device | str) -> "NeighborTable":
         """The same table with its tensors on `device`."""
+        return replace(self, **{name: x.to(device) for name, x in self._tensors().items()})
 
-        def move(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.to(device)
-
-        return NeighborTable(
-            self.indices.to(device),
-            self.scores.to(device),
-            self.info,
-            move(self.positive),
-            move(self.labels),
-            move(self.groups),
-        )
+    def _tensors(self) -> dict[str, Any]:
+        """Those that it has, by the names of its file."""
+        named = {name: getattr(self, name) for name in ("indices", "scores", "positive", "labels", "groups")}
+        return {name: x for name, x in named.items() if x is not None}
 
     def check(
         self,
@@ -239,6 +233,12 @@ class NeighborTable:
         kept: str | float | None = self.info.positive or None
         if kept not in (None, "max", "mean"):
             kept = float(kept)
+        found = search.exact(data, some, self.info.k, positive=kept, progress=progress)
+        indices, scores = self.indices.to(device, copy=True), self.scores.to(device, copy=True)
+        indices[some], scores[some] = found.indices, found.scores
+        own = None if self.positive is None else self.positive.to(device, copy=True)
+        if own is not None and found.positive is not None:
+            own[some] = found.positive
         info = replace(
             self.info,
             generation=self.info.generation + 1,
@@ -247,14 +247,8 @@ class NeighborTable:
             recall=1.0,
             dim=vectors.shape[1],
             backend="exact",
+            short_rows=int((indices[:, -1] < 0).sum()),
         )
-        found = search.exact(data, some, self.info.k, positive=kept, progress=progress)
-        indices, scores = self.indices.to(device, copy=True), self.scores.to(device, copy=True)
-        indices[some], scores[some] = found.indices, found.scores
-        own = None if self.positive is None else self.positive.to(device, copy=True)
-        if own is not None and found.positive is not None:
-            own[some] = found.positive
-        info = replace(info, short_rows=int((indices[:, -1] < 0).sum()))
         return replace(self, indices=indices, scores=scores, positive=own, info=info)
 
     def _numbers(self, rows: Tensor) -> Tensor:
@@ -304,16 +298,10 @@ class NeighborTable:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file: atomically, with the provenance in its metadata."""
-        optional = {"positive": self.positive, "labels": self.labels, "groups": self.groups}
-        tensors = {
-            "indices": self.indices,
-            "scores": self.scores,
-            **{n: x for n, x in optional.items() if x is not None},
-        }
         told = {name: "" if value is None else str(value) for name, value in asdict(self.info).items()}
         with atomic(path) as temporary:
             save_tensors(
-                {name: x.cpu().contiguous() for name, x in tensors.items()},
+                {name: x.cpu().contiguous() for name, x in self._tensors().items()},
                 temporary,
                 {"format": FORMAT, "version": "1", **told},
             )
@@ -352,15 +340,12 @@ class NeighborTable:
 
 def fingerprints(embeddings: Embeddings | Sequence[Embeddings] | None, labels: Labels | None) -> dict[str, str]:
     """The fingerprints that the `info` of a table of these embeddings and labels has; "" for what is not given."""
+    pieces = None if embeddings is None else checks.pieces(embeddings, zero_rows=True)
     marks = None if labels is None else checks.marks(labels, len(labels), "labels", torch.device("cpu"))
     return {
-        "embeddings_sha256": "" if embeddings is None else _hashed(embeddings),
+        "embeddings_sha256": "" if pieces is None else checks.fingerprint_of_pieces(pieces),
         "labels_sha256": "" if marks is None else checks.fingerprint(marks.int()),
     }
-
-
-def _hashed(embeddings: Embeddings | Sequence[Embeddings]) -> str:
-    return checks.fingerprint_of_pieces(checks.pieces(embeddings, zero_rows=True))
 
 
 def merge(shards: Sequence[str | Path], out: str | Path) -> int:

@@ -27,7 +27,7 @@ _OF_A_RUN = ("version", "format", "resolved")  # what a run's recipe.json holds 
 _DEMO = {"weight": 1.0, "negatives": 256, "ce": 0.1, "kld": 0.9}  # ce and kld as in demo-answers
 
 
-def cifar10(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
+def cifar10(student: str = "resnet20", method: str = "ce", **changes: Any) -> Recipe:
     """CIFAR-10 as in the paper: lr 0.01, batch 128, 200 epochs, decay after 100 and 150.
 
     Command: scns train cifar10 --set root=data
@@ -38,20 +38,20 @@ def cifar10(student: str = "resnet20", method: str = "ce", **changes: object) ->
     Time: resnet20 alone 1.01 s an epoch on one NVIDIA H200 (two epochs timed), so about 3.5 min.
     """
     base = Recipe(data="cifar10", student=student, method=method, epochs=200, batch=128, lr=0.01, milestones=(100, 150))
-    return _changed(base, changes)
+    return replace(base, **changes)
 
 
-def cifar10_teacher(student: str = "wrn-16-2", **changes: object) -> Recipe:
+def cifar10_teacher(student: str = "wrn-16-2", **changes: Any) -> Recipe:
     """CIFAR-10, a good small teacher: wrn-16-2, lr 0.1 with Nesterov momentum, batch 128, cosine over 200 epochs.
 
     Command: scns train cifar10-teacher --set root=data --precision bf16 --set compile=network --out runs/teacher
     Expected accuracy: 94.14 % +- 0.21 (seeds 0 to 2, their standard deviation) in 125 s on one NVIDIA H200.
     """
     base = Recipe(data="cifar10", student=student, epochs=200, batch=128, lr=0.1, nesterov=True, schedule="cosine")
-    return _changed(base, changes)
+    return replace(base, **changes)
 
 
-def cifar100(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
+def cifar100(student: str = "resnet20", method: str = "ce", **changes: Any) -> Recipe:
     """CIFAR-100 as in the paper: lr 0.05, batch 64, 200 epochs, decay every 25 epochs after 100.
 
     Command: scns train cifar100 --set root=data
@@ -63,10 +63,10 @@ def cifar100(student: str = "resnet20", method: str = "ce", **changes: object) -
     tests, so about 8 min.
     """
     base = Recipe(data="cifar100", student=student, method=method, milestones=(100, 125, 150, 175))
-    return _changed(base, changes)
+    return replace(base, **changes)
 
 
-def cifar100_repdistiller(student: str = "resnet20", method: str = "ce", **changes: object) -> Recipe:
+def cifar100_repdistiller(student: str = "resnet20", method: str = "ce", **changes: Any) -> Recipe:
     """CIFAR-100 with RepDistiller's schedule: 240 epochs, decay after 150, 180 and 210.
 
     Command: scns train cifar100-repdistiller --set root=data
@@ -77,7 +77,7 @@ def cifar100_repdistiller(student: str = "resnet20", method: str = "ce", **chang
     Time: resnet20 alone 1.60 s an epoch on one NVIDIA H200 (two epochs timed), so about 6.5 min.
     """
     base = Recipe(data="cifar100", student=student, method=method, epochs=240, milestones=(150, 180, 210))
-    return _changed(base, changes)
+    return replace(base, **changes)
 
 
 def cifar100_repdistiller_kd() -> Recipe:
@@ -103,7 +103,7 @@ def cifar100_repdistiller_crd() -> Recipe:
     return cifar100_repdistiller(method="crd", preset="repdistiller", arguments={"distinct": False})
 
 
-def tiny_imagenet(student: str = "resnet14", method: str = "ce", **changes: object) -> Recipe:
+def tiny_imagenet(student: str = "resnet14", method: str = "ce", **changes: Any) -> Recipe:
     """Tiny-ImageNet-200 as in the paper: batch 64, 100 epochs, decay every 20.
 
     Command: scns train tiny-imagenet --set root=data
@@ -113,14 +113,14 @@ def tiny_imagenet(student: str = "resnet14", method: str = "ce", **changes: obje
     Time: resnet14 alone 4.30 s an epoch on one NVIDIA H200 (two epochs timed), so about 7 min.
     """
     base = Recipe(data="tiny-imagenet-200", student=student, method=method, epochs=100, milestones=(20, 40, 60, 80))
-    return _changed(base, changes)
+    return replace(base, **changes)
 
 
-def _mini(method: str, **changes: object) -> Recipe:
+def _mini(method: str, **changes: Any) -> Recipe:
     base = Recipe(
         data="cifar10-mini", student="resnet8", method=method, epochs=20, batch=64, lr=0.05, schedule="cosine"
     )
-    return _changed(base, changes)
+    return replace(base, **changes)
 
 
 def mini_ce() -> Recipe:
@@ -183,7 +183,7 @@ def mini_own() -> Recipe:
     return _mini("infonce")
 
 
-def _demo(method: str, **changes: object) -> Recipe:
+def _demo(method: str, **changes: Any) -> Recipe:
     """A student that has 25 labels a class and the bundled teacher's word on every image."""
     base = Recipe(
         data="cifar10-mini",
@@ -197,7 +197,7 @@ def _demo(method: str, **changes: object) -> Recipe:
         lr=0.05,
         schedule="cosine",
     )
-    return _changed(base, changes)
+    return replace(base, **changes)
 
 
 def demo_labels() -> Recipe:
@@ -337,7 +337,3 @@ def _functions() -> dict[str, Callable[..., Recipe]]:
 
 def _is_recipe(name: str, function: Callable[..., Recipe]) -> bool:
     return function.__module__ == __name__ and not name.startswith("_") and name not in ("named", "load_recipe")
-
-
-def _changed(base: Recipe, changes: dict[str, Any]) -> Recipe:
-    return replace(base, **changes)

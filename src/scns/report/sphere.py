@@ -1,7 +1,7 @@
 """Negatives on the unit sphere: which are near an anchor, and where their alignment-weighted centroids lie."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ def sphere(shown: Scene | None = None) -> Figure:
     return figure
 
 
-def _globe(axes) -> None:  # type: ignore[no-untyped-def]
+def _globe(axes: Any) -> None:
     turn, rise = np.meshgrid(np.linspace(0, 2 * np.pi, 37), np.linspace(0, np.pi, 19))
     surface = np.sin(rise) * np.cos(turn), np.sin(rise) * np.sin(turn), np.cos(rise)
     axes.plot_wireframe(*surface, color="0.82", linewidth=0.5, rstride=3, cstride=3, zorder=1)
