@@ -90,24 +90,18 @@ def _of_the_paper(wanted: list[str]) -> "dict[str, Callable[[], Figure]]":
 
 def _classes() -> "dict[str, Callable[[], Figure]]":
     """CIFAR-100's classes that the paper speaks of, and all of them in blocks of like classes."""
-    from scns import plots, words
+    from scns import words
     from scns.cli.words import pages_of
+    from scns.report.figures import class_heatmap
 
     names = words.label_names("cifar100")
     vectors = words.label_vectors(names)
-    cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors)
+    cosine = words.class_cosines(vectors)
     chosen = pages_of("cifar100", names, cosine, None, every=False)
     blocks = pages_of("cifar100", names, cosine, None, every=True)
     files = ["classes", *(f"classes-block-{number}" for number in range(1, len(blocks) + 1))]
     return {
-        file: partial(
-            plots.class_heatmap,
-            [names[row] for row in rows],
-            cosine[rows][:, rows].numpy(),
-            probability[rows][:, rows].numpy(),
-            title="cosine of the label vectors",
-            drawn_title=f"sampling probability over {len(names) - 1} classes",
-        )
+        file: partial(class_heatmap, names, vectors, "cosine of the label vectors", rows)
         for file, rows in zip(files, [*chosen, *blocks], strict=True)
     }
 

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
+from torch import Tensor
 
-from scns import paper
+from scns import paper, plots, words
 from scns.curves import MARKED, WINDOW, WITHIN, epochs_to_converge
 from scns.errors import InputError
 from scns.figure_data import METHODS, Line
@@ -22,6 +23,14 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DARK = 0.55  # share of the colour map below which white text is the more readable
 _GROUPS = {"KLD": "#E69F00", "SoTA Baselines": "#56B4E9", "Ours": "#009E73"}  # sections of t2; Okabe and Ito's colours
 _GROUP_NAMES = {"KLD": "KLD", "SoTA Baselines": "published before", "Ours": "the paper's own"}
+
+
+def class_heatmap(names: Sequence[str], vectors: Tensor, title: str, rows: list[int]) -> Figure:
+    """Cosine and sampling probability of some of the classes."""
+    cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors)
+    drawn_title = f"sampling probability over {len(names) - 1} classes"
+    parts = (each[rows][:, rows].numpy() for each in (cosine, probability))
+    return plots.class_heatmap([names[row] for row in rows], *parts, title=title, drawn_title=drawn_title)
 
 
 def accuracy_heatmap(

@@ -153,18 +153,12 @@ def _classes(made: Drawn, source: Source) -> None:
         file = _file("classes", data, several=len(shown) > 1)
         cosine = words.class_cosines(vectors)
         if len(names) <= _SHOWN:
-            made.figures[file] = partial(_heatmap, names, vectors, title, list(range(len(names))))
+            made.figures[file] = partial(figures.class_heatmap, names, vectors, title, list(range(len(names))))
             continue
         for number, rows in enumerate([words.alike(cosine)[:_SHOWN], *words.blocks(cosine)]):
-            made.figures[f"{file}-block-{number}" if number else file] = partial(_heatmap, names, vectors, title, rows)
-
-
-def _heatmap(names: Sequence[str], vectors: Tensor, title: str, rows: list[int]) -> Figure:
-    """Cosine and sampling probability of some of the classes."""
-    cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors)
-    drawn_title = f"sampling probability over {len(names) - 1} classes"
-    parts = (each[rows][:, rows].numpy() for each in (cosine, probability))
-    return plots.class_heatmap([names[row] for row in rows], *parts, title=title, drawn_title=drawn_title)
+            made.figures[f"{file}-block-{number}" if number else file] = partial(
+                figures.class_heatmap, names, vectors, title, rows
+            )
 
 
 def _sphere(made: Drawn, source: Source) -> None:
