@@ -67,6 +67,12 @@ def load_pieces(path: str | Path) -> list[Tensor]:
     return pieces
 
 
+def save_array(path: Path, values: Tensor) -> None:
+    """Write a tensor as .npy."""
+    with atomic(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, values.cpu().numpy())
+
+
 def save_shard(path: Path, rows: Tensor, about: dict[str, str]) -> None:
     """Write a shard of embeddings, with what it was made from."""
     with atomic(path) as temporary:

@@ -129,8 +129,7 @@ class Step:
         """The batch sizes of an epoch: whole batches, and the last, smaller one."""
         order = self._own_order(epoch)
         count = len(self.images) if order is None else len(order)
-        rest = count % self.batch
-        return [self.batch] * (count // self.batch) + ([rest] if rest else [])
+        return _parts(count, self.batch)
 
     def begin(self, epoch: int, place: int = 0) -> None:
         """Draw the order and views of an epoch (from 1) and start it at `place`; sums start at zero with it."""
@@ -297,6 +296,11 @@ class Step:
             yield from member.optimizer.velocities
 
 
+def _parts(count: int, size: int) -> list[int]:
+    """`count` in parts of that size, and the last, smaller one."""
+    return [size] * (count // size) + [count % size] * (count % size > 0)
+
+
 def training(losses: dict[str, Tensor]) -> list[Tensor]:
     """The losses that have a gradient: others are looked at and no more. Without any, nothing would be trained."""
     found = [loss for loss in losses.values() if loss.requires_grad]
@@ -344,9 +348,7 @@ class Evaluation:
         self.fed = feed(images, self.chunk)
 
     def sizes(self) -> list[int]:
-        count = self.stop - self.start
-        rest = count % self.chunk
-        return [self.chunk] * (count // self.chunk) + ([rest] if rest else [])
+        return _parts(self.stop - self.start, self.chunk)
 
     def begin(self) -> None:
         self.place.fill_(self.start)

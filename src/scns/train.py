@@ -20,8 +20,9 @@ from scns.errors import InputError
 from scns.features import Features
 from scns.join import elastic, joined
 from scns.methods import Method
+from scns.preflight import choose_device
 from scns.recipe import Recipe
-from scns.run import Data, Run, backends, choose_device, load_data, placed
+from scns.run import Data, Run, backends, load_data, placed
 from scns.share import Share
 from scns.sharedstep import SharedStep
 from scns.step import Step, chunk_of

@@ -215,10 +215,9 @@ def sample(
 
     Example: scns neighbors sample table.safetensors --anchors 0,7 --num 16
     """
-    import numpy as np
     import torch
 
-    from scns.files import atomic
+    from scns.arrays import save_array
     from scns.neighbors import NeighborTable
 
     if out is not None and out.suffix != ".npy":
@@ -227,8 +226,7 @@ def sample(
     rows = _anchors(anchors, len(loaded))
     drawn = _sampler(loaded, scale, seed).sample(torch.tensor(rows), num, epoch=epoch, distinct=distinct)
     if out is not None:
-        with atomic(out) as temporary, open(temporary, "wb") as file:
-            np.save(file, drawn.numpy())
+        save_array(out, drawn)
         screen.out.print(f"Wrote {len(rows)} x {num} negatives to {out}.")
         return
     shown: list[list[object]] = [[row, " ".join(map(str, own))] for row, own in zip(rows, drawn.tolist(), strict=True)]

@@ -165,8 +165,8 @@ def _jobs(
 
 def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> None:
     from scns.plan import hours, notes
+    from scns.preflight import choose_device
     from scns.sweep import finished
-    from scns.train import choose_device
 
     done = {job.out for job in jobs if finished(job.out)}
     told = notes(jobs)

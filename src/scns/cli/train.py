@@ -196,6 +196,7 @@ def embed(
     Under torchrun every rank writes its row shards: torchrun --nproc-per-node 4 -m scns embed RUN --out x.safetensors
     """
     from scns import ranks, runs
+    from scns.arrays import save_array
     from scns.files import check_writable
 
     rank, world = ranks.of_torchrun()
@@ -207,7 +208,7 @@ def embed(
     recipe, _, student = _student(run, device)
     images = runs.load_images(recipe, data, root, split)
     if labels is not None and rank == 0:
-        _write(labels, images.labels)
+        save_array(labels, images.labels)
         screen.out.print(f"{labels}: {len(images):,} labels")
     if parts:
         about = {"run": _weights_of(run), "data": data or recipe.data, "split": split, "images": str(len(images))}
@@ -215,7 +216,7 @@ def embed(
         return
     with screen.progress("Embedding", "images") as advance:
         embeddings = runs.embed(student, images, progress=advance)
-    _write(out, embeddings)
+    save_array(out, embeddings)
     screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32")
 
 
@@ -297,7 +298,7 @@ def _student(run: Path, device: str) -> "tuple[Recipe, torch.device, Student]":
 
     from scns import ranks
     from scns.checkpoint import Folder
-    from scns.run import choose_device
+    from scns.preflight import choose_device
     from scns.runs import load_student
 
     recipe = replace(Folder(run).recipe(), device=device)
@@ -307,12 +308,3 @@ def _student(run: Path, device: str) -> "tuple[Recipe, torch.device, Student]":
     student = load_student(run)
     student.network.to(where)
     return recipe, where, student
-
-
-def _write(path: Path, values: "torch.Tensor") -> None:
-    import numpy as np
-
-    from scns.files import atomic
-
-    with atomic(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, values.cpu().numpy())

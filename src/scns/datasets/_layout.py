@@ -77,3 +77,10 @@ def image_files(parent: Path) -> list[str]:
     if not found:
         raise InputError(f"'{parent}' holds no image; put {', '.join(ENDINGS)} files there.")
     return found
+
+
+def by_class(parent: Path, names: list[str], listed_in: str, inside: str = "") -> tuple[list[str], list[int]]:
+    """(paths of the images in parent/<class>/`inside`, their labels), class by class; classes as in `same_classes`."""
+    same_classes(parent, names, listed_in)
+    found = [image_files(parent / name / inside) for name in names]
+    return [path for paths in found for path in paths], [label for label, paths in enumerate(found) for _ in paths]

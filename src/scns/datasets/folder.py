@@ -38,17 +38,12 @@ def load(
     if not names:
         raise InputError(f"'{place / 'train'}' has no class folders; put your images in train/<class>/.")
     return _own.load(
-        name, place, split, lambda each: _listed(place, each, names), lambda _: tuple(names), size, skip_bad, progress
+        name,
+        place,
+        split,
+        lambda each: _layout.by_class(place / each, names, "train"),
+        lambda _: tuple(names),
+        size,
+        skip_bad,
+        progress,
     )
-
-
-def _listed(root: Path, split: str, names: list[str]) -> tuple[list[str], list[int]]:
-    """Paths of the images of a split and their labels, class by class."""
-    _layout.same_classes(root / split, names, "train")
-    files: list[str] = []
-    labels: list[int] = []
-    for label, class_name in enumerate(names):
-        found = _layout.image_files(root / split / class_name)
-        files += found
-        labels += [label] * len(found)
-    return files, labels

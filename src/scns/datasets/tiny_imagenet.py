@@ -27,7 +27,10 @@ def load(
     folder = _layout.find(name, root, {"tiny-imagenet-200": "wnids.txt"})
     try:
         ids = sorted(_layout.lines(folder / "wnids.txt"))
-        files, labels = _train(folder, ids) if split == "train" else _validation(folder, ids)
+        if split == "train":
+            files, labels = _layout.by_class(folder / "train", ids, "wnids.txt", "images")
+        else:
+            files, labels = _validation(folder, ids)
         images = _decode.decoded(f"{name}-{split}", folder, files, _SIZE, skip_bad, progress)
     except PermissionError as error:
         raise _layout.unreadable(name, error) from error
@@ -39,17 +42,6 @@ def load(
         std=(0.229, 0.224, 0.225),
     )
     return found if images.good.all() else found.subset(images.good.nonzero().flatten())
-
-
-def _train(folder: Path, ids: list[str]) -> tuple[list[str], list[int]]:
-    _layout.same_classes(folder / "train", ids, "wnids.txt")
-    files: list[str] = []
-    labels: list[int] = []
-    for label, class_id in enumerate(ids):
-        found = _layout.image_files(folder / "train" / class_id / "images")
-        files += found
-        labels += [label] * len(found)
-    return files, labels
 
 
 def _validation(folder: Path, ids: list[str]) -> tuple[list[str], list[int]]:

@@ -22,9 +22,14 @@ def folded(network: nn.Module, sample: Tensor) -> nn.Module:
         conv, norm = network.get_submodule(conv_name), network.get_submodule(norm_name)
         assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
         _fold(conv, norm)
-        parent, _, name = norm_name.rpartition(".")
-        setattr(network.get_submodule(parent), name, nn.Identity())
+        put(network, norm_name, nn.Identity())
     return network
+
+
+def put(network: nn.Module, name: str, part: nn.Module) -> None:
+    """Put a part in the place of the one of that name."""
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, part)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from scns import has
 from scns.convnorm import ConvNorm, fits
-from scns.models._fold import pairs
+from scns.models._fold import pairs, put
 
 
 def fusible(device: torch.device) -> bool:
@@ -36,8 +36,8 @@ class Fused(nn.Module):
             same = not self.parts or norm.momentum == self.parts[0].norm.momentum
             if fits(conv, norm) and same and norm.training:  # not, where the network keeps it frozen
                 self.parts.append(ConvNorm(conv, norm, dtype))
-                _put(self.network, conv_name, self.parts[-1])
-                _put(self.network, norm_name, nn.Identity())
+                put(self.network, conv_name, self.parts[-1])
+                put(self.network, norm_name, nn.Identity())
 
     @torch.no_grad()
     def runs(self, sample: Tensor) -> bool:
@@ -66,8 +66,3 @@ class Fused(nn.Module):
             running = [getattr(part.norm, name) for part in self.parts]
             torch._foreach_mul_(running, 1 - momentum)
             torch._foreach_add_(running, values, alpha=momentum)
-
-
-def _put(network: nn.Module, name: str, part: nn.Module) -> None:
-    parent, _, child = name.rpartition(".")
-    setattr(network.get_submodule(parent), child, part)
