@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Data set: see `scns data list`.", show_default=False)]
+Root = Annotated[Path, typer.Option(help="The folder that holds the data set's own folder.")]
+Size = Annotated[int | None, typer.Option(help="Pixels a side, for your own images (`folder`); by default 32.")]
 _MEGABYTE = 1_000_000
 
 
@@ -62,12 +64,10 @@ def get(
 @app.command()
 def info(
     name: Name,
-    root: Annotated[Path, typer.Option(help="The folder that holds the data set's own folder.")] = Path("data"),
+    root: Root = Path("data"),
     sheet: Annotated[Path | None, typer.Option(help="Write a picture of every class's first images here.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave corrupt image files out.")] = False,
-    size: Annotated[
-        int | None, typer.Option(help="Pixels a side, for your own images (`folder`); by default 32.")
-    ] = None,
+    size: Size = None,
 ) -> None:
     """Show a data set's counts, classes, image size, mean and standard deviation.
 
@@ -97,11 +97,9 @@ def info(
 def pack(
     name: Name,
     out: Annotated[Path, typer.Option(help="The folder to write train/*.tar and test/*.tar to.", show_default=False)],
-    root: Annotated[Path, typer.Option(help="The folder that holds the data set's own folder.")] = Path("data"),
+    root: Root = Path("data"),
     each: Annotated[int, typer.Option(help="Images in a shard.")] = 1000,
-    size: Annotated[
-        int | None, typer.Option(help="Pixels a side, for your own images (`folder`); by default 32.")
-    ] = None,
+    size: Size = None,
 ) -> None:
     """Write a data set as tar shards (webdataset): train on them with --set data=shards --set root=OUT.
 

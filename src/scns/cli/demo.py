@@ -24,17 +24,12 @@ def demo(
     Example: scns demo --quick. Then open scns-demo/quick/report.html
     """
     from scns import demo
-    from scns.train import Stopped
     from scns.watch import watching
 
     start = time.perf_counter()
     folder = out / "quick" if quick else out
-    try:
-        with watching(screen.err, screen.redraws(), False) as watch:
-            outcome = demo.run(folder, scale=demo.QUICK if quick else demo.Scale(), say=screen.out.print, watch=watch)
-    except Stopped as stopped:
-        screen.complain(str(stopped))
-        raise typer.Exit(stopped.code) from None
+    with screen.stoppable(), watching(screen.err, screen.redraws(), False) as watch:
+        outcome = demo.run(folder, scale=demo.QUICK if quick else demo.Scale(), say=screen.out.print, watch=watch)
     _tell(outcome)
     screen.out.print(
         f"\n{time.perf_counter() - start:.0f} s. Open {outcome.page}: whom each sampler picks, and all of this."

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -33,6 +34,18 @@ def complain(sentence: str) -> None:
 def tell(sentence: str) -> None:
     """A sentence beside the results, on stderr, in one line."""
     err.print(sentence, soft_wrap=True)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Training that is asked to stop ends the command with one sentence, and the exit code that a shell expects."""
+    from scns.train import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        complain(str(stopped))
+        raise typer.Exit(stopped.code) from None
 
 
 def table(title: str, columns: dict[str, str], rows: list[list[object]]) -> None:

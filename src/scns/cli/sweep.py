@@ -69,7 +69,6 @@ def sweep(
     from scns.files import check_writable
     from scns.plan import check_data, check_folders, check_free, plan
     from scns.sweep import finished
-    from scns.train import Stopped
     from scns.watch import watching
     from scns.workers import run_everywhere
 
@@ -111,7 +110,7 @@ def sweep(
         check_data(waiting)
         if any(not job.out.exists() for job in waiting):
             check_writable(out / "run")  # a folder that cannot be, or be written, is said now, not once a run
-    try:
+    with screen.stoppable():
         if engine == "ray":
             from scns.cluster import sweep_on_ray
 
@@ -119,9 +118,6 @@ def sweep(
         else:
             with watching(screen.err, screen.redraws(), True, under=out) as watch:
                 outcomes = run_everywhere(jobs, pack=pack, folder=out, say=screen.tell, watch=watch)
-    except Stopped as stopped:
-        screen.complain(str(stopped))
-        raise typer.Exit(stopped.code) from None
     _show_outcomes(outcomes)
     if cells:
         screen.out.print(f"Averages over seeds, beside the paper's: scns results {shlex.quote(str(out))}", style="dim")

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from scns.recipe import Recipe
     from scns.runs import Student
 
+Named = Annotated[
+    str, typer.Argument(help="A name or a cell of the paper's tables (see `scns recipes`), or a .toml or .json file.")
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.", show_default=False)]
 Root = Annotated[str | None, typer.Option(help="The folder that holds the data set; the default is the run's.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
 def train(
-    recipe: Annotated[
-        str,
-        typer.Argument(help="A name or a cell of the paper's tables (see `scns recipes`), or a .toml or .json file."),
-    ],
+    recipe: Named,
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -6,14 +6,11 @@ from typing import Annotated
 import typer
 
 from scns.cli import screen
-from scns.cli.train import named_recipe
+from scns.cli.train import Named, named_recipe
 
 
 def tune(
-    recipe: Annotated[
-        str,
-        typer.Argument(help="A name or a cell of the paper's tables (see `scns recipes`), or a .toml or .json file."),
-    ],
+    recipe: Named,
     grid: Annotated[list[str] | None, typer.Option(help="KEY=VALUE,VALUE,...; several make all combinations.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -29,7 +26,6 @@ def tune(
     Example: scns tune mini-uniform --grid method.negatives=16,256 --grid method.tau=0.07,0.2 --epochs 3
     """
     from scns import preflight
-    from scns.train import Stopped
     from scns.tune import jobs
     from scns.tune import tune as search
     from scns.watch import watching
@@ -37,12 +33,8 @@ def tune(
     chosen, _ = named_recipe(recipe, settings or [], epochs=epochs, subset=subset, seed=None, out=None)
     for _, job in jobs(chosen, grid or [], out):
         preflight.check(job.recipe)
-    try:
-        with watching(screen.err, screen.redraws(), True, under=out) as watch:
-            found = search(chosen, grid or [], out, pack=pack, say=screen.tell, watch=watch)
-    except Stopped as stopped:
-        screen.complain(str(stopped))
-        raise typer.Exit(stopped.code) from None
+    with screen.stoppable(), watching(screen.err, screen.redraws(), True, under=out) as watch:
+        found = search(chosen, grid or [], out, pack=pack, say=screen.tell, watch=watch)
     rows: list[list[object]] = [
         [
             " ".join(trial.settings),
