@@ -14,7 +14,7 @@ MARKED = 0.2  # the one that stands for "converged"; the others say how much it 
 
 
 def epochs_to_converge(accuracies: Sequence[float], within: float = MARKED) -> int:
-    """The first epoch, counted from 1, whose trailing mean over w = 5 epochs is within points of the best one.
+    """The first epoch, counted from 1, whose trailing mean over w = WINDOW epochs is within points of the best one.
 
     e* = min{e >= w: mean(a_{e-w+1} .. a_e) >= max_e mean - within}
     """

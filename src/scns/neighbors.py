@@ -340,8 +340,8 @@ class NeighborTable:
 
 def fingerprints(embeddings: Embeddings | Sequence[Embeddings] | None, labels: Labels | None) -> dict[str, str]:
     """The fingerprints that the `info` of a table of these embeddings and labels has; "" for what is not given."""
-    pieces = None if embeddings is None else checks.pieces(embeddings, zero_rows=True)
     marks = None if labels is None else checks.marks(labels, len(labels), "labels", torch.device("cpu"))
+    pieces = None if embeddings is None else checks.pieces(embeddings, zero_rows=True)
     return {
         "embeddings_sha256": "" if pieces is None else checks.fingerprint_of_pieces(pieces),
         "labels_sha256": "" if marks is None else checks.fingerprint(marks.int()),
