@@ -14,11 +14,15 @@ from rich.text import Text
 _WIDE = 160  # a file or a pipe has no width: do not wrap help and notes at 80 columns there
 _GAP = 2  # blanks between the columns of a table
 
-# Without markup: a name such as "[old]/run" is printed as it is.
+# Without markup and emoji: names such as "[old]/run" and "a:cat:b" are printed as they are.
 out = Console(
-    width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False, soft_wrap=not sys.stdout.isatty()
+    width=None if sys.stdout.isatty() else _WIDE,
+    highlight=False,
+    emoji=False,
+    markup=False,
+    soft_wrap=not sys.stdout.isatty(),
 )
-err = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE, highlight=False, markup=False)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else _WIDE, highlight=False, emoji=False, markup=False)
 
 
 def redraws() -> bool:
