@@ -94,11 +94,6 @@ def test_an_ascii_terminal_gets_question_marks_instead_of_a_traceback() -> None:
     assert ran.returncode == 0 and b"InfoNCE-LM, ?=0.01" in ran.stdout and ran.stderr == b""
 
 
-def test_a_name_between_colons_is_not_turned_into_a_picture(scns: Any) -> None:
-    told = scns("report", "runs:cat:here")
-    assert told.code == 2 and "runs:cat:here" in told.err
-
-
 def test_a_table_shows_names_between_colons_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     screen.table("", {"run": "left"}, [["runs:cat:here"]])
     assert "runs:cat:here" in capsys.readouterr().out
