@@ -107,23 +107,30 @@ def test_differences_of_a_table_are_those_of_its_rows() -> None:
         page = RESULTS.split(f"# {section}\n")[1].split("\n#")[0]
         return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
 
-    levers = [([float(cell) for cell in row[1:4] if cell], row[4]) for row in rows("One setting changed")[2:]]
+    changed = rows("One setting changed")[2:]
+    levers = [([float(cell) for cell in row[1:4] if cell], row[4]) for row in changed if row[1]]
     base = levers[0][0]
     assert [told for _, told in levers[1:]] == [shown(tests, base) for tests, _ in levers[1:]] and len(levers) == 13
+    mixed = [(float(row[5]), row[6]) for row in changed if row[5]]
+    assert [told for _, told in mixed[1:]] == [shown([test], [mixed[0][0]]) for test, _ in mixed[1:]]
+    assert len(mixed) == 13
     without_the_first = [shown(tests[1:], base[1:]).split()[0] for tests, _ in levers[1:4]]
     assert without_the_first == ["+0.30", "+0.17", "+0.06"] and "alone give +0.30 and +0.17, and +0.06" in RESULTS
-    table = rows("The paper's T1")[2:]
-    runs = [[float(each) for each in row[1].split("(")[1].rstrip(")").split(", ")] for row in table]
-    for row, tests in zip(table, runs, strict=True):
-        assert row[4] in ("", shown(tests, runs[0])) and row[5] in ("", shown(tests, runs[2])), row
-    assert sum(bool(row[4]) + bool(row[5]) for row in table) == 12
+    for section, compared in (("The paper's T1", 12), ("The paper's T3", 18)):
+        table = rows(section)[2:]
+        runs = [[float(each) for each in row[1].split("(")[1].rstrip(")").split(", ")] for row in table]
+        for row, tests in zip(table, runs, strict=True):
+            assert row[4] in ("", shown(tests, runs[0])) and row[5] in ("", shown(tests, runs[2])), row
+            assert row[3] == (f"{sum(tests) / 3 - float(row[2]):+.2f}" if row[2] != "none" else ""), row
+        assert sum(bool(row[4]) + bool(row[5]) for row in table) == compared
 
 
-def test_the_tables_of_few_negatives_are_those_of_their_runs() -> None:
+@pytest.mark.parametrize("folder", ["few", "few110"])
+def test_the_tables_of_few_negatives_are_those_of_their_runs(folder: str) -> None:
     figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
-    runs, rows = figure["read"](ROOT / "docs" / "results" / "few"), RESULTS.splitlines()
-    grid = figure["grid"](runs)
-    assert len(grid) > 10 and not [line for line in grid if line not in rows]
+    runs, rows = figure["read"](ROOT / "docs" / "results" / folder), RESULTS.splitlines()
+    grid = figure["grid"](runs) if folder == "few" else []
+    assert not [line for line in grid if line not in rows]
     for line in figure["table"]({point: each for point, each in runs.items() if point.number in (0, 16)})[2:]:
         cells = [cell.strip().removesuffix("-") for cell in line.split("|")[1:-1]]
         del cells[9], cells[-1]  # epochs to 68 %, in no row of all runs, and the worth of one number among one
