@@ -93,6 +93,10 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
             (*BUILD, "--labels", "names.npy", "--out", "t.safetensors"),
             "'names.npy' holds <U3, not numbers; label names",
         ),
+        (
+            (*BUILD, "--labels", "column.npy", "--out", "t.safetensors"),
+            "'column.npy' holds Python objects, not numbers; label names",
+        ),
         (("neighbors", "info", "full.safetensors"), "is a folder; name the table's file"),
         (("neighbors", "gallery", "old.safetensors", "--images", "cifar11", "--out", "g.html"), "did you mean cifar10"),
         (("neighbors", "info", "no.safetensors"), "does not exist; build"),
@@ -119,6 +123,7 @@ def test_bad_input_is_one_sentence_and_leaves_no_file(scns: Run, folder: Path, w
     (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:200])
     (folder / "text.npy").write_text("hello")
     np.save(folder / "names.npy", np.array(["cat"] * 90))
+    np.save(folder / "column.npy", np.array(["cat"] * 90, dtype=object))
     (folder / "full.safetensors").mkdir()
     before = sorted(path.name for path in folder.iterdir())
     code, out, err = scns(*words)

@@ -312,7 +312,7 @@ class InstanceNegatives(Negatives):
             indices, scores = indices.clone(), scores.clone()
             drawn = fallback.sample(empty, table.info.k, distinct=True)
             indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
-        self.samples, self.fewest = table.info.corpus_rows, int((indices >= 0).sum(1).min())
+        self.samples, self.fewest = table.info.corpus_rows, _fewest(indices)
         self.candidates = indices.shape[1]
         self.borrowed = indices is table.indices  # samplers of one table share its rows, and a mapped file stays one
         constants(self, indices=indices, scores=scores)
@@ -332,7 +332,7 @@ class InstanceNegatives(Negatives):
         self.own_()
         self.indices.copy_(table.indices)
         self.scores.copy_(table.scores)
-        self.fewest = int((self.indices >= 0).sum(1).min())
+        self.fewest = _fewest(self.indices)
         return self
 
     def own_(self) -> "InstanceNegatives":
@@ -481,12 +481,18 @@ def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num:
 def _labels(given: Labels) -> Tensor:
     labels = checks.tensor(given, "Labels")
     if labels.dim() != 1 or not len(labels):
-        raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {tuple(labels.shape)}.")
+        shape = f"{tuple(labels.shape)}{checks.one_each(labels, 'labels')}"
+        raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {shape}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them with .long().")
+        raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them: {checks.INTEGER}.")
     if int(labels.long().min()) < -1:
         raise InputError(f"Labels must be -1 (none) or larger, but one is {int(labels.long().min())}.")
     return labels.to(torch.int64, copy=True)  # what becomes of the caller's does not matter
+
+
+def _fewest(indices: Tensor) -> int:
+    """Neighbours of the row that has the fewest: the columns that all rows fill, since those left out come last."""
+    return int((indices >= 0).all(0).sum())
 
 
 def _check_table(table: object, made: str) -> None:
