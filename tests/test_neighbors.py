@@ -198,6 +198,22 @@ def test_refreshed_equals_a_new_table(data: tuple[Tensor, Tensor]) -> None:
     assert torch.equal(partly.indices[rest], table.indices[rest])
 
 
+def test_queries_and_passages_in_one_table() -> None:
+    """All queries in one group: their neighbours are the passages that are not theirs, their margin is to their own."""
+    generator = torch.Generator().manual_seed(5)
+    queries, passages = (F.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in (30, 50))
+    own = torch.arange(50) % 40  # the first ten queries have two passages, ten passages no query
+    labels = torch.cat([torch.arange(30), own])
+    groups = torch.cat([torch.zeros(30, dtype=torch.int64), torch.full((50,), -1)])
+    table = NeighborTable.build(torch.cat([queries, passages]), labels, k=20, groups=groups)
+    scores = queries @ passages.T
+    theirs = torch.arange(30)[:, None] == own
+    wanted = scores.masked_fill(theirs, -9).topk(20).indices + 30
+    assert torch.equal(table.indices[:30].long(), wanted)
+    best = scores.masked_fill(~theirs, -9).amax(1)
+    assert table.positive is not None and (table.positive[:30].float() - best).abs().max() < 1e-3
+
+
 def test_describe(data: tuple[Tensor, Tensor]) -> None:
     table = NeighborTable.build(*data, k=40)
     told = table.filtered(max_score=0.4).describe(scale=5.0)

@@ -78,10 +78,12 @@ class NeighborTable:
 
         exclude: "label" leaves out rows of the same label (an unlabelled row, -1, only itself; without labels every row
         only itself), "self" the row itself, None nothing. `groups`: rows with the same group (not -1) are never paired:
-        duplicates, frames of one video. A row of zeros is an error, or with on_zero="uniform" (a label without a known
-        word) has cosine 0 with every row: its draws are uniform over the k that it keeps, the first ones, and so over
-        all others where k is as large as that. `backend`: "exact"; "classes" and "faiss" look at `probe` lists only and
-        report their recall. `positive` keeps each row's similarity to its own class for `filtered`.
+        duplicates, frames of one video; or all queries, 0, among passages, -1, so that a query's neighbours are
+        passages (a label for a query and its own). A row of zeros is an error, or with on_zero="uniform" (a label
+        without a known word) has cosine 0 with every row: its draws are uniform over the k that it keeps, the first
+        ones, and so over all others where k is as large as that. `backend`: "exact"; "classes" and "faiss" look at
+        `probe` lists only and report their recall. `positive` keeps each row's similarity to its own class for
+        `filtered`.
 
         `memory` (bytes, or "8G") leaves the embeddings where they are, a mapped file say, or a list of row shards, and
         searches them in blocks that take no more than that on `device`; the table is the same, on the host. `tell` gets
@@ -162,7 +164,7 @@ class NeighborTable:
         absolute_margin: float | None = None,
         relative_margin: float | None = None,
     ) -> "NeighborTable":
-        """The table without suspected false negatives.
+        """The table without suspected false negatives: neighbours that may be positives in truth.
 
         Kept are neighbours after the first `skip` whose score is at most `max_score`, at least `min_score`, at most
         p - absolute_margin and at most p - |p| * relative_margin, where p is the row's similarity to its own class

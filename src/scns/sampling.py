@@ -328,7 +328,10 @@ class InstanceNegatives(Negatives):
                 f"This sampler holds a table {tuple(self.indices.shape)}, not {tuple(table.indices.shape)}."
             )
         if bool((table.indices[:, 0] < 0).any()):
-            raise InputError("Some rows of the new table have no neighbours; refresh from one that is not filtered.")
+            raise InputError(
+                "Some rows of the new table have no neighbours; refresh from one that is not filtered, or make a new "
+                "InstanceNegatives(table, fallback=UniformNegatives(labels))."
+            )
         self.own_()
         self.indices.copy_(table.indices)
         self.scores.copy_(table.scores)
