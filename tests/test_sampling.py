@@ -372,6 +372,13 @@ def test_fallback_serves_empty_rows() -> None:
     assert sampler.fallen_back == lost
     drawn = sampler.sample(EVERY, 50)
     assert (drawn >= 0).all() and (LABELS[drawn] != LABELS[:, None]).all()
+    whole = InstanceNegatives(table, fallback=UniformNegatives(LABELS))
+    assert whole.fallen_back == 0 and whole.refresh_(cut).fallen_back == lost
+    assert torch.equal(whole.sample(EVERY, 50), drawn)
+    plain = InstanceNegatives(table)
+    with pytest.raises(InputError, match=f"{lost} rows have no neighbours left.*make the sampler with fallback="):
+        plain.refresh_(cut)
+    assert torch.equal(plain.sample(EVERY, 5), InstanceNegatives(table).sample(EVERY, 5))  # as it was
 
 
 def test_positives_are_other_samples_of_the_class() -> None:
