@@ -44,6 +44,21 @@ def test_build_info_check_sample(scns: Run, folder: Path) -> None:
     assert [int(word) for word in re.findall(r"\d+", out)][1:7] == np.load("n.npy")[0].tolist()
 
 
+def test_filter(scns: Run, folder: Path) -> None:
+    scns(*BUILD, "--out", "t.safetensors")
+    code, out, err = scns(
+        "neighbors", "filter", "t.safetensors", "--relative-margin", 0.05, "--skip", 1, "--out", "f.safetensors"
+    )
+    assert code == 0 and "Wrote f.safetensors" in out and "skip=1, relative_margin=0.05" in out and err == ""
+    wanted = NeighborTable.load("t.safetensors").filtered(relative_margin=0.05, skip=1)
+    assert torch.equal(NeighborTable.load("f.safetensors").indices, wanted.indices)
+    assert (
+        scns("neighbors", "filter", "f.safetensors", "--max-score", 0.5, "--out", "f.safetensors")[0] == 0
+    )  # in place
+    again = NeighborTable.load("f.safetensors")
+    assert torch.equal(again.indices, wanted.filtered(max_score=0.5).indices) and again.info.filters.count(";") == 1
+
+
 def test_shards_are_skipped_when_finished_and_merge(scns: Run, folder: Path) -> None:
     for part in ("1/2", "2/2"):
         assert scns(*BUILD, "--out", "t.safetensors", "--shard", part)[0] == 0
@@ -93,6 +108,10 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
             (*BUILD, "--labels", "names.npy", "--out", "t.safetensors"),
             "'names.npy' holds <U3, not numbers; label names",
         ),
+        (
+            (*BUILD, "--labels", "column.npy", "--out", "t.safetensors"),
+            "'column.npy' holds Python objects, not numbers; label names",
+        ),
         (("neighbors", "info", "full.safetensors"), "is a folder; name the table's file"),
         (("neighbors", "gallery", "old.safetensors", "--images", "cifar11", "--out", "g.html"), "did you mean cifar10"),
         (("neighbors", "info", "no.safetensors"), "does not exist; build"),
@@ -111,6 +130,23 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
             "90 rows.*2500.*its training images",
         ),
         (("neighbors", "sample", "old.safetensors", "--out", "n.txt"), "'n.txt' must end in .npy"),
+        (("neighbors", "filter", "old.safetensors", "--out", "t.safetensors"), "nothing to filter by.*--max-score"),
+        (("neighbors", "filter", "old.safetensors", "--skip", 9, "--out", "t.safetensors"), "skip=9 must be"),
+        (("neighbors", "filter", "old.safetensors", "--skip", 1, "--out", "t.npy"), "must end in .safetensors"),
+        (
+            (
+                "neighbors",
+                "gallery",
+                "old.safetensors",
+                "--images",
+                "pictures.npy",
+                "--names",
+                "latin.txt",
+                "--out",
+                "g",
+            ),
+            "'latin.txt' is not a text file in UTF-8",
+        ),
         ((*BUILD, "--out", "t.safetensors", "--chunk-rows", -1), "chunk_rows=-1 must be"),
     ],
 )
@@ -119,6 +155,8 @@ def test_bad_input_is_one_sentence_and_leaves_no_file(scns: Run, folder: Path, w
     (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:200])
     (folder / "text.npy").write_text("hello")
     np.save(folder / "names.npy", np.array(["cat"] * 90))
+    np.save(folder / "column.npy", np.array(["cat"] * 90, dtype=object))
+    (folder / "latin.txt").write_bytes("caf\xe9\n".encode("latin-1"))
     (folder / "full.safetensors").mkdir()
     before = sorted(path.name for path in folder.iterdir())
     code, out, err = scns(*words)

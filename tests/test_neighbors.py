@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from scns import checks
+from scns import checks, neighbors
 from scns.errors import InputError
 from scns.neighbors import NeighborTable, merge
 from scns.tableshards import shard_rows
@@ -197,6 +198,22 @@ def test_refreshed_equals_a_new_table(data: tuple[Tensor, Tensor]) -> None:
     assert torch.equal(partly.indices[rest], table.indices[rest])
 
 
+def test_queries_and_passages_in_one_table() -> None:
+    """All queries in one group: their neighbours are the passages that are not theirs, their margin is to their own."""
+    generator = torch.Generator().manual_seed(5)
+    queries, passages = (F.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in (30, 50))
+    own = torch.arange(50) % 40  # the first ten queries have two passages, ten passages no query
+    labels = torch.cat([torch.arange(30), own])
+    groups = torch.cat([torch.zeros(30, dtype=torch.int64), torch.full((50,), -1)])
+    table = NeighborTable.build(torch.cat([queries, passages]), labels, k=20, groups=groups)
+    scores = queries @ passages.T
+    theirs = torch.arange(30)[:, None] == own
+    wanted = scores.masked_fill(theirs, -9).topk(20).indices + 30
+    assert torch.equal(table.indices[:30].long(), wanted)
+    best = scores.masked_fill(~theirs, -9).amax(1)
+    assert table.positive is not None and (table.positive[:30].float() - best).abs().max() < 1e-3
+
+
 def test_describe(data: tuple[Tensor, Tensor]) -> None:
     table = NeighborTable.build(*data, k=40)
     told = table.filtered(max_score=0.4).describe(scale=5.0)
@@ -204,6 +221,38 @@ def test_describe(data: tuple[Tensor, Tensor]) -> None:
     assert 0 < told["kept share"] < 1 and told["rows short of k"] > 0  # type: ignore[operator]
     assert 1 <= told["effective negatives"] <= 40  # type: ignore[operator]
     assert abs(table.describe(scale=0.0)["effective negatives"] - 40) < 1e-3  # type: ignore[operator]
+
+
+def test_a_table_is_described_and_filtered_in_parts(
+    data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped table may be larger than memory: beside the result, nothing of its size is made."""
+    table = NeighborTable.build(*data, k=40)
+    monkeypatch.setattr(neighbors, "_SOME", 5000)
+    cut, told = table.filtered(relative_margin=0.3, skip=1), table.describe(5.0)
+
+    class Small(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            made = func(*args, **(kwargs or {}))
+            assert not isinstance(made, Tensor) or made.numel() < 400 * 40 or made.dtype in (torch.int32, torch.float16)
+            return made
+
+    monkeypatch.setattr(neighbors, "_PART", 999)
+    with Small():
+        again, described = table.filtered(relative_margin=0.3, skip=1), table.describe(5.0)
+    assert torch.equal(again.indices, cut.indices) and torch.equal(again.scores, cut.scores) and again.info == cut.info
+    assert described == told
+
+
+def test_quantiles_of_many_scores_are_not_those_of_the_nearest_alone(
+    data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every 40th of scores in rows of 40 would be the best of each row."""
+    table = NeighborTable.build(*data, k=40)
+    exact = table.describe()["score quantiles"]
+    monkeypatch.setattr(neighbors, "_SOME", 405)  # 16,000 // 405 + 1 = 40
+    some = table.describe()["score quantiles"]
+    assert some != exact and all(abs(some[q] - exact[q]) < 0.05 for q in exact)  # type: ignore[index, attr-defined]
 
 
 def test_save_load_check(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
@@ -293,7 +342,10 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
         (lambda x, y: (x, y.clamp(min=0), {"k": 400}), r"k=400 is impossible.*from 1 to \d+"),
         (lambda x, y: (x, y, {"k": 0}), "k=0 is impossible"),
         (lambda x, y: (x, y, {"k": 2.5}), "k=2.5 is impossible.*whole number"),
-        (lambda x, y: (x, y.float(), {}), "labels must be integers"),
+        (lambda x, y: (x, y.float(), {}), r"labels must be integers.*\.long\(\) of a tensor, \.astype"),
+        (lambda x, y: (x, y[:, None], {}), r"\(400, 1\); a row takes one of them: labels\[:, 0\]"),
+        (lambda x, y: (x, y[:, None].expand(-1, 3), {}), r"\(400, 3\); a row takes one of them: labels.argmax\(1\)"),
+        (lambda x, y: (x[:1], None, {"k": 1}), "One row alone has no neighbours"),
         (lambda x, y: (x, y - 5, {}), "-1 .none. or larger"),
         (lambda x, y: (x[0], y, {}), r"\[rows, dim\]"),
         (lambda x, y: (x.long(), y, {}), "floating point"),

@@ -183,6 +183,14 @@ def test_distinct_draws_do_not_repeat(name: str) -> None:
     assert (q_of(SAMPLERS[name], EVERY).gather(1, drawn) > 0).all()
 
 
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_whole_number_may_be_a_float(name: str) -> None:
+    sampler = SAMPLERS[name]
+    assert all(map(torch.equal, sampler.weights(EVERY, 3.0), sampler.weights(EVERY, 3)))  # type: ignore[arg-type]
+    if not sampler.everything:
+        assert torch.equal(sampler.sample(EVERY, 3.0), sampler.sample(EVERY, 3))  # type: ignore[arg-type]
+
+
 def test_the_first_distinct_draw_follows_the_probabilities() -> None:
     anchors = torch.arange(16)
     counts = torch.zeros(16, COUNT).double()
@@ -364,6 +372,13 @@ def test_fallback_serves_empty_rows() -> None:
     assert sampler.fallen_back == lost
     drawn = sampler.sample(EVERY, 50)
     assert (drawn >= 0).all() and (LABELS[drawn] != LABELS[:, None]).all()
+    whole = InstanceNegatives(table, fallback=UniformNegatives(LABELS))
+    assert whole.fallen_back == 0 and whole.refresh_(cut).fallen_back == lost
+    assert torch.equal(whole.sample(EVERY, 50), drawn)
+    plain = InstanceNegatives(table)
+    with pytest.raises(InputError, match=f"{lost} rows have no neighbours left.*make the sampler with fallback="):
+        plain.refresh_(cut)
+    assert torch.equal(plain.sample(EVERY, 5), InstanceNegatives(table).sample(EVERY, 5))  # as it was
 
 
 def test_positives_are_other_samples_of_the_class() -> None:
@@ -462,7 +477,26 @@ def test_anchors_that_are_no_samples_are_told(bad: Tensor) -> None:
                 call()
 
 
-@pytest.mark.parametrize("labels", [LABELS.numpy()[::-1], LABELS.numpy()[::-1].astype(">i4"), LABELS.flip(0).tolist()])
+class Column:
+    """A column of a data frame whose rows were shuffled: an index goes by the rows' names, and none is 0."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, row: int) -> int:
+        raise KeyError(row)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self.values
+
+
+REVERSED = LABELS.numpy()[::-1]
+
+
+@pytest.mark.parametrize("labels", [REVERSED, REVERSED.astype(">i4"), LABELS.flip(0).tolist(), Column(REVERSED)])
 def test_labels_and_embeddings_of_any_layout(labels: object) -> None:
     embeddings = X.numpy()[::-1].astype(">f8")
     given, wanted = SoftNegatives(embeddings, labels, scale=5), SoftNegatives(X.flip(0), LABELS.flip(0), scale=5)
@@ -495,7 +529,10 @@ def test_positives_need_no_negatives() -> None:
         (lambda: UniformNegatives(np.array(["cat", "dog"])), r"Labels must be numbers.*<U3; names"),  # type: ignore[arg-type]
         (lambda: UniformNegatives(None), "Labels must be numbers.*NoneType"),  # type: ignore[arg-type]
         (lambda: UniformNegatives(LABELS - 7), "must be -1 .none. or larger, but one is -7"),
-        (lambda: UniformNegatives(LABELS[:, None]), r"a number a sample, but their shape is \(240, 1\)"),
+        (
+            lambda: UniformNegatives(LABELS[:, None]),
+            r"a number a sample, but their shape is \(240, 1\); .*labels\[:, 0\]",
+        ),
         (lambda: UniformNegatives(LABELS, seed=1.5).sample(EVERY, 1), "whole numbers, but this is 1.5"),  # type: ignore[arg-type]
         (lambda: SAMPLERS["uniform"].sample(EVERY, 3, epoch=None), "whole numbers, but this is None"),  # type: ignore[arg-type]
         (lambda: SAMPLERS["soft"].weights(EVERY, 2.5), "2.5 draws"),  # type: ignore[arg-type]

@@ -97,6 +97,7 @@ def test_phrases_with_spaces_in_a_text_file_are_no_words(tmp_path: Path) -> None
 def test_labels_are_split_at_spaces_underscores_and_hyphens() -> None:
     assert words.words("German_shepherd dog-house ") == ["German", "shepherd", "dog", "house"]
     assert words.words("tabby, tabby cat") == ["tabby"]
+    assert words.words("T-shirt/top") == ["T", "shirt", "top"]
     assert torch.equal(words.label_vectors(["Jinrikisha", "gasmask"]), words.label_vectors(["rickshaw", "respirator"]))
 
 
@@ -106,6 +107,10 @@ def test_the_bundled_vectors_know_every_label(name: str) -> None:
     assert len(names) == int(name.removeprefix("cifar")) == len(set(names)) and list(names) == sorted(names)
     assert words.label_vectors(names).shape == (len(names), 100)
     assert words.missing_words(names) == {}
+    with pytest.raises(
+        InputError, match=r"^glove, which is bundled with the words of the CIFAR.*'sofa' \(sofa\).*file"
+    ):
+        words.label_vectors([*names, "sofa"])
 
 
 def test_bundled_neighbours() -> None:

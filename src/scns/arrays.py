@@ -38,6 +38,8 @@ def load_array(path: str | Path, key: str | None = None) -> Tensor:
     except (ValueError, EOFError, OSError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
+        if "Python objects" in str(error) or "Object arrays" in str(error):  # names, as data frames hold them
+            raise _no_numbers(file, "Python objects") from None
         why = "no array of numbers" if "pickle" in str(error) else error  # numpy would advise to load it unsafely
         raise InputError(f"'{file}' cannot be read ({why}): cut short or of another kind.") from None
     raise InputError(f"'{file}' has the ending '{file.suffix}'; give a .npy, .npz or .safetensors file.")
@@ -118,12 +120,16 @@ def _one_of(keys: list[str], key: str | None, file: Path) -> str:
     return key
 
 
+def _no_numbers(file: Path, held: object) -> InputError:
+    return InputError(
+        f"'{file}' holds {held}, not numbers; label names become numbers by "
+        "numpy.unique(names, return_inverse=True)[1]."
+    )
+
+
 def _tensor(array: np.ndarray, file: Path) -> Tensor:
     if array.dtype.kind not in "fiub":
-        raise InputError(
-            f"'{file}' holds {array.dtype}, not numbers; label names become numbers by "
-            "numpy.unique(names, return_inverse=True)[1]."
-        )
+        raise _no_numbers(file, array.dtype)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(array) if not array.flags["C_CONTIGUOUS"] else array)

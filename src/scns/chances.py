@@ -85,7 +85,7 @@ def pick_distinct(log_p: Tensor, seed: int, anchors: Tensor, num: int, epoch: Ep
     """Draws without repetition, in order of drawing: int64 [batch, num] columns of `log_p` (Gumbel top-k)."""
     u = positions(seed, anchors, log_p.shape[1], epoch)
     gumbel = -torch.log(-torch.log(u.clamp(min=2.0**-54)))
-    return (log_p.double() + gumbel).topk(num, dim=1).indices
+    return (log_p.double() + gumbel).topk(int(num), dim=1).indices
 
 
 def look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def columns(count: int, anchors: Tensor) -> Tensor:
     """0 .. count - 1 on the device of the anchors."""
     check_count(count)
     check_anchors(anchors)
-    return torch.arange(count, device=anchors.device)
+    return torch.arange(int(count), device=anchors.device)  # 16.0 is a whole number too
 
 
 def check_count(count: int) -> None:

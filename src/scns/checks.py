@@ -18,6 +18,8 @@ Labels = Tensor | np.ndarray | Sequence[int]
 
 _LARGEST = (1 << 31) - 1  # of int32
 _BLOCK = 1 << 20  # floats read at a time: 4 MB
+_FLOAT = ".float() of a tensor, .astype('float32') of an array"
+INTEGER = ".long() of a tensor, .astype('int64') of an array"
 _warned_float64 = False
 
 
@@ -28,7 +30,7 @@ def vectors(embeddings: Embeddings, device: torch.device | str | None, *, zero_r
     if given.dim() != 2 or 0 in given.shape:
         raise InputError(f"Embeddings must be [rows, dim], neither 0, but these are {tuple(given.shape)}.")
     if not given.is_floating_point():
-        raise InputError(f"Embeddings must be floating point, but these are {given.dtype}; convert them with .float().")
+        raise InputError(f"Embeddings must be floating point, but these are {given.dtype}; convert them: {_FLOAT}.")
     if given.dtype == torch.float64 and not _warned_float64:
         _warned_float64 = True
         warnings.warn("Embeddings are float64 and are cast to float32.", stacklevel=3)
@@ -38,7 +40,9 @@ def vectors(embeddings: Embeddings, device: torch.device | str | None, *, zero_r
 
 
 def tensor(values: Any, what: str) -> Tensor:
-    """The numbers that a tensor, an array of any layout or a list holds, as a tensor."""
+    """The numbers that a tensor, an array of any layout, a list or a column of a data frame holds, as a tensor."""
+    if not isinstance(values, Tensor) and hasattr(values, "__array__"):  # torch would ask a column for its row named 0
+        values = np.asarray(values)
     numbers = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
     if numbers and (min(values.strides, default=0) < 0 or not values.dtype.isnative):  # torch takes neither
         values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
@@ -140,9 +144,10 @@ def marks(values: Labels | None, count: int, what: str, device: torch.device) ->
         return None
     given = tensor(values, f"The {what}")
     if given.dim() != 1 or len(given) != count:
-        raise InputError(f"{count} embeddings need {count} {what}, but their shape is {tuple(given.shape)}.")
+        remedy = one_each(given, what)
+        raise InputError(f"{count} embeddings need {count} {what}, but their shape is {tuple(given.shape)}{remedy}.")
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-        raise InputError(f"The {what} must be integers, but they are {given.dtype}; convert them with .long().")
+        raise InputError(f"The {what} must be integers, but they are {given.dtype}; convert them: {INTEGER}.")
     given = given.to(device=device, dtype=torch.int64)
     if count and int(given.min()) < -1:
         raise InputError(f"The {what} must be -1 (none) or larger, but one is {int(given.min())}.")
@@ -152,6 +157,14 @@ def marks(values: Labels | None, count: int, what: str, device: torch.device) ->
             f"numpy.unique({what}, return_inverse=True)[1]."
         )
     return given
+
+
+def one_each(given: Tensor, what: str) -> str:
+    """What to do with marks [rows, m], where each row takes one."""
+    if given.dim() != 2:
+        return ""
+    one = f"{what}[:, 0]" if given.shape[1] == 1 else f"{what}.argmax(1) if they are one-hot"
+    return f"; a row takes one of them: {one}"
 
 
 def scale(value: float) -> float:

@@ -24,6 +24,9 @@ from scns.source import Source
 from scns.tableinfo import FORMAT, TableInfo, read_info
 
 BACKENDS = ("exact", "classes", "faiss")
+_PART = 1 << 20  # places of a table that are looked at together
+_SOME = 1 << 22  # scores that are enough for quantiles
+_QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +78,12 @@ class NeighborTable:
 
         exclude: "label" leaves out rows of the same label (an unlabelled row, -1, only itself; without labels every row
         only itself), "self" the row itself, None nothing. `groups`: rows with the same group (not -1) are never paired:
-        duplicates, frames of one video. A row of zeros is an error, or with on_zero="uniform" (a label without a known
-        word) has cosine 0 with every row: its draws are uniform over the k that it keeps, the first ones, and so over
-        all others where k is as large as that. `backend`: "exact"; "classes" and "faiss" look at `probe` lists only and
-        report their recall. `positive` keeps each row's similarity to its own class for `filtered`.
+        duplicates, frames of one video; or all queries, 0, among passages, -1, so that a query's neighbours are
+        passages (a label for a query and its own). A row of zeros is an error, or with on_zero="uniform" (a label
+        without a known word) has cosine 0 with every row: its draws are uniform over the k that it keeps, the first
+        ones, and so over all others where k is as large as that. `backend`: "exact"; "classes" and "faiss" look at
+        `probe` lists only and report their recall. `positive` keeps each row's similarity to its own class for
+        `filtered`.
 
         `memory` (bytes, or "8G") leaves the embeddings where they are, a mapped file say, or a list of row shards, and
         searches them in blocks that take no more than that on `device`; the table is the same, on the host. `tell` gets
@@ -159,7 +164,7 @@ class NeighborTable:
         absolute_margin: float | None = None,
         relative_margin: float | None = None,
     ) -> "NeighborTable":
-        """The table without suspected false negatives.
+        """The table without suspected false negatives: neighbours that may be positives in truth.
 
         Kept are neighbours after the first `skip` whose score is at most `max_score`, at least `min_score`, at most
         p - absolute_margin and at most p - |p| * relative_margin, where p is the row's similarity to its own class
@@ -178,39 +183,42 @@ class NeighborTable:
         if not checks.is_whole(skip) or not 0 <= skip < self.info.k:
             raise InputError(f"skip={skip!r} must be a whole number from 0 to k - 1 = {self.info.k - 1}.")
         skip = int(skip)
-        scores = self.scores.float()
-        keep = self.indices >= 0
-        if max_score is not None:
-            keep &= scores <= max_score
-        if min_score is not None:
-            keep &= scores >= min_score
-        if self.positive is not None:
-            own = self.positive.float()[:, None]
-            own = torch.where(own.isneginf(), torch.inf, own)
-            if absolute_margin is not None:
-                keep &= scores <= own - absolute_margin
-            if relative_margin is not None:
-                keep &= scores <= torch.where(own.isinf(), own, own - own.abs() * relative_margin)
-        keep[:, :skip] = False
+        indices, kept_scores = torch.empty_like(self.indices), torch.empty_like(self.scores)
+        for part in self._parts():
+            found, scores = self.indices[part], self.scores[part].float()
+            keep = found >= 0
+            if max_score is not None:
+                keep &= scores <= max_score
+            if min_score is not None:
+                keep &= scores >= min_score
+            if self.positive is not None:
+                own = self.positive[part].float()[:, None]
+                own = torch.where(own.isneginf(), torch.inf, own)
+                if absolute_margin is not None:
+                    keep &= scores <= own - absolute_margin
+                if relative_margin is not None:
+                    keep &= scores <= torch.where(own.isinf(), own, own - own.abs() * relative_margin)
+            keep[:, :skip] = False
+            place = torch.argsort(~keep, dim=1, stable=True)  # the kept ones move to the front, in order
+            kept = keep.gather(1, place)
+            indices[part] = torch.where(kept, found.gather(1, place), -1)
+            kept_scores[part] = torch.where(kept, self.scores[part].gather(1, place), -torch.inf)
         given = dict(
             max_score=max_score, min_score=min_score, skip=skip or None, absolute_margin=absolute_margin,
             relative_margin=relative_margin,
         )  # fmt: skip
         words = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
-        place = torch.argsort(~keep, dim=1, stable=True)  # the kept ones move to the front, in order
-        kept = keep.gather(1, place)
-        indices = torch.where(kept, self.indices.gather(1, place), -1)
         info = replace(
             self.info,
             filters="; ".join(filter(None, [self.info.filters, words])),
             short_rows=int((indices[:, -1] < 0).sum()),
         )
-        return replace(
-            self,
-            indices=indices,
-            scores=torch.where(kept, self.scores.gather(1, place), -torch.inf),
-            info=info,
-        )
+        return replace(self, indices=indices, scores=kept_scores, info=info)
+
+    def _parts(self) -> list[slice]:
+        """Its rows in parts that are looked at one after the other: a mapped table may be larger than memory."""
+        step = max(1, _PART // max(1, self.indices.shape[1]))
+        return [slice(start, start + step) for start in range(0, len(self), step)]
 
     def refreshed(
         self,
@@ -267,22 +275,29 @@ class NeighborTable:
         """What to know before training on it; `scale` adds the effective number of negatives, exp(entropy)."""
         if scale is not None:
             checks.scale(scale)
-        valid = self.indices >= 0
-        scores = self.scores.float()[valid]
-        counts = torch.bincount(self.indices[valid].long(), minlength=max(self.info.corpus_rows, 1)).float()
-        quantiles = [0.01, 0.25, 0.5, 0.75, 0.99]
-        some = scores if len(scores) < 1 << 22 else scores[:: len(scores) // (1 << 22) + 1]
-        points = torch.quantile(some, torch.tensor(quantiles, device=some.device)).tolist() if len(some) else []
-        mean = counts.mean()
+        rows, k = self.indices.shape
+        counts = torch.zeros(max(self.info.corpus_rows, 1), dtype=torch.int64, device=self.indices.device)
+        length = torch.empty(rows, dtype=torch.int64, device=counts.device)  # neighbours of each row
+        effective = torch.empty(rows, device=counts.device)
+        for part in self._parts():
+            valid = self.indices[part] >= 0
+            listed = self.indices[part][valid]
+            counts.index_add_(0, listed, torch.ones_like(listed, dtype=torch.int64))
+            length[part] = valid.sum(1)
+            if scale is not None:
+                share = torch.where(valid, scale * self.scores[part].float(), -torch.inf).softmax(1)
+                effective[part] = torch.exp(-(share * share.clamp(min=1e-30).log()).sum(1))
+        degrees = counts.float()
+        points, mean = self._quantiles(int(length.sum())), degrees.mean()
         told: dict[str, object] = {
             "rows": self.info.rows,
             "k": self.info.k,
-            "kept share": float(valid.float().mean()),
-            "rows short of k": int((~valid[:, -1]).sum()),
-            "empty rows": int((~valid[:, 0]).sum()),
-            "score quantiles": {f"{q:.0%}": round(value, 4) for q, value in zip(quantiles, points, strict=False)},
-            "largest in-degree / mean": float(counts.max() / mean) if mean > 0 else 0.0,
-            "in-degree skewness": float(((counts - mean) / counts.std().clamp(min=1e-12)).pow(3).mean()),
+            "kept share": int(length.sum()) / (rows * k),
+            "rows short of k": int((length < k).sum()),
+            "empty rows": int((length == 0).sum()),
+            "score quantiles": {f"{q:.0%}": round(value, 4) for q, value in zip(_QUANTILES, points, strict=False)},
+            "largest in-degree / mean": float(degrees.max() / mean) if mean > 0 else 0.0,
+            "in-degree skewness": float(((degrees - mean) / degrees.std().clamp(min=1e-12)).pow(3).mean()),
             "never a neighbour": float((counts == 0).float().mean()),
         }
         if self.positive is not None:
@@ -290,11 +305,24 @@ class NeighborTable:
             above = (self.scores[:, 0] > self.positive) & ~alone
             told["best negative above own class"] = float(above.float().mean())
         if scale is not None:
-            logits = torch.where(valid, scale * self.scores.float(), -torch.inf)[valid[:, 0]]
-            share = logits.softmax(1)
-            entropy = -(share * share.clamp(min=1e-30).log()).sum(1)
-            told["effective negatives"] = float(entropy.exp().mean()) if len(entropy) else 0.0
+            filled = effective[length > 0]
+            told["effective negatives"] = float(filled.mean()) if len(filled) else 0.0
         return told
+
+    def _quantiles(self, count: int) -> list[float]:
+        """The quantiles of its `count` scores, or of a share of them, spread evenly, where they are many."""
+        if not count:
+            return []
+        step = count // _SOME + 1
+        while math.gcd(step, self.indices.shape[1]) > 1:  # rows are sorted: every place of them must be met as often
+            step += 1
+        seen, some = 0, []
+        for part in self._parts():
+            scores = self.scores[part][self.indices[part] >= 0]
+            some.append(scores[-seen % step :: step].float())
+            seen += len(scores)
+        taken = torch.cat(some)
+        return torch.quantile(taken, torch.tensor(_QUANTILES, device=taken.device)).tolist()
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file: atomically, with the provenance in its metadata."""
@@ -475,6 +503,8 @@ def _whole(k: Any) -> int:
 
 def _check_k(k: int, data: search.Layout) -> None:
     smallest = len(data) - int((data.stop - data.start).max())
+    if smallest < 1 and len(data) == 1:
+        raise InputError("One row alone has no neighbours; give at least 2 embeddings.")
     if smallest < 1:
         raise InputError(
             "All rows have one label, so there are no negatives; give labels of several classes or exclude='self'."

@@ -285,7 +285,10 @@ class InstanceNegatives(Negatives):
     def __init__(
         self, table: NeighborTable, *, scale: float = 5.0, seed: int = 0, fallback: Negatives | None = None
     ) -> None:
-        """`fallback` is a sampler for rows whose neighbours were all filtered away: they keep k of its draws."""
+        """`fallback` is a sampler for rows whose neighbours were all filtered away: they keep k of its draws.
+
+        `refresh_` asks it again.
+        """
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(table, "scns.NeighborTable.build(embeddings, labels, k=...)")
@@ -300,19 +303,9 @@ class InstanceNegatives(Negatives):
                 f"The fallback of a table of {len(table)} rows is a sampler of as many samples, but this is {of}; "
                 "pass fallback=UniformNegatives(labels)."
             )
-        indices, scores = table.indices, table.scores
-        empty = (indices[:, 0] < 0).nonzero()[:, 0]
-        self.fallen_back = len(empty)
-        if len(empty):
-            if fallback is None:
-                raise InputError(
-                    f"{len(empty)} rows have no neighbours left (first: row {int(empty[0])}); "
-                    "pass fallback=UniformNegatives(labels)."
-                )
-            indices, scores = indices.clone(), scores.clone()
-            drawn = fallback.sample(empty, table.info.k, distinct=True)
-            indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
-        self.samples, self.fewest = table.info.corpus_rows, int((indices >= 0).sum(1).min())
+        self.fallback = fallback
+        indices, scores = self._filled(table)
+        self.samples, self.fewest = table.info.corpus_rows, _fewest(indices)
         self.candidates = indices.shape[1]
         self.borrowed = indices is table.indices  # samplers of one table share its rows, and a mapped file stays one
         constants(self, indices=indices, scores=scores)
@@ -327,13 +320,29 @@ class InstanceNegatives(Negatives):
             raise InputError(
                 f"This sampler holds a table {tuple(self.indices.shape)}, not {tuple(table.indices.shape)}."
             )
-        if bool((table.indices[:, 0] < 0).any()):
-            raise InputError("Some rows of the new table have no neighbours; refresh from one that is not filtered.")
+        indices, scores = self._filled(table)
         self.own_()
-        self.indices.copy_(table.indices)
-        self.scores.copy_(table.scores)
-        self.fewest = int((self.indices >= 0).sum(1).min())
+        self.indices.copy_(indices)
+        self.scores.copy_(scores)
+        self.fewest = _fewest(self.indices)
         return self
+
+    def _filled(self, table: NeighborTable) -> tuple[Tensor, Tensor]:
+        """The indices and scores of a table, where rows without neighbours have draws of the fallback."""
+        indices, scores = table.indices, table.scores
+        empty = (indices[:, 0] < 0).nonzero()[:, 0]
+        if len(empty):
+            if self.fallback is None:
+                raise InputError(
+                    f"{len(empty)} rows have no neighbours left (first: row {int(empty[0])}); "
+                    "make the sampler with fallback=UniformNegatives(labels)."
+                )
+            indices, scores = indices.clone(), scores.clone()
+            where = next(self.fallback.buffers()).device
+            drawn = self.fallback.sample(empty.to(where), table.info.k, distinct=True)
+            indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
+        self.fallen_back = len(empty)
+        return indices, scores
 
     def own_(self) -> "InstanceNegatives":
         """Copy the table's rows, once: refresh_ writes into the copy, from which a captured step goes on reading."""
@@ -481,12 +490,18 @@ def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num:
 def _labels(given: Labels) -> Tensor:
     labels = checks.tensor(given, "Labels")
     if labels.dim() != 1 or not len(labels):
-        raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {tuple(labels.shape)}.")
+        shape = f"{tuple(labels.shape)}{checks.one_each(labels, 'labels')}"
+        raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {shape}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them with .long().")
+        raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them: {checks.INTEGER}.")
     if int(labels.long().min()) < -1:
         raise InputError(f"Labels must be -1 (none) or larger, but one is {int(labels.long().min())}.")
     return labels.to(torch.int64, copy=True)  # what becomes of the caller's does not matter
+
+
+def _fewest(indices: Tensor) -> int:
+    """Neighbours of the row that has the fewest: the columns that all rows fill, since those left out come last."""
+    return int((indices >= 0).all(0).sum())
 
 
 def _check_table(table: object, made: str) -> None:

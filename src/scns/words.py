@@ -38,7 +38,8 @@ def label_vectors(
 ) -> Tensor:
     """One vector for each label, float32 [classes, dim]: the mean of the raw vectors of its words.
 
-    `source` is "glove" (bundled) or a file: word2vec .bin, GloVe or fastText .txt / .vec, each also as .gz, or .npz.
+    `source` is "glove" (bundled: the words of the CIFAR and Tiny-ImageNet labels, no others) or a file: word2vec .bin,
+    GloVe or fastText .txt / .vec, each also as .gz, or .npz. Without one, take `class_embeddings`.
     Words without a vector are dropped (`missing_words` names them). A label without any known word is an error, or,
     with on_missing="uniform", a zero vector: its cosine with every class is 0, so its negatives are drawn uniformly
     (from a table built with on_zero="uniform").
@@ -77,8 +78,8 @@ def label_words(
 
 
 def words(label: str) -> list[str]:
-    """The words of a label, split at spaces, '_' and '-'; of synonyms separated by commas, those of the first."""
-    return [word for word in re.split(r"[\s_\-]+", label.split(",")[0]) if word]
+    """The words of a label, split at spaces, '_', '-' and '/'; of synonyms separated by commas, those of the first."""
+    return [word for word in re.split(r"[\s_\-/]+", label.split(",")[0]) if word]
 
 
 def class_embeddings(
@@ -172,9 +173,11 @@ def _vectors(source: str | Path, wanted: set[str], exact: set[str], progress: Pr
 def _no_words(strangers: list[str], tokens: dict[str, list[str]], source: str | Path) -> InputError:
     listed = "; ".join(f"'{label}' ({', '.join(tokens[label])})" for label in strangers[:10])
     more = f" and {len(strangers) - 10} more" if len(strangers) > 10 else ""
+    held = "glove, which is bundled with the words of the CIFAR and Tiny-ImageNet labels alone,"
     return InputError(
-        f"{source} has no vector for any word of {len(strangers)} of {len(tokens)} labels: {listed}{more}; "
-        'rename them, give another source, or let them be drawn uniformly with on_missing="uniform".'
+        f"{held if source == 'glove' else source} has no vector for any word of {len(strangers)} of {len(tokens)} "
+        f"labels: {listed}{more}; rename them, give a file of word vectors as source, or let them be drawn uniformly "
+        'with on_missing="uniform".'
     )
 
 

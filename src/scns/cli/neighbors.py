@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Embedded = Tensor | list[Tensor]  # one array, or its row shards
 
-app = typer.Typer(help="Build, inspect and sample neighbour tables.", no_args_is_help=True)
+app = typer.Typer(help="Build, inspect, filter and sample neighbour tables.", no_args_is_help=True)
 
 Table = Annotated[Path, typer.Argument(help="A table (.safetensors) or the index of its shards (.index.json).")]
 _EMBEDDINGS = ".npy, .npz (file.npz:key), .safetensors or the .index.json of shards: float \\[rows, dim]."
@@ -75,8 +75,7 @@ def build(
         raise InputError(f"k={k} must be at least 1.")
     if exclude not in _EXCLUDE:
         raise unknown("value of --exclude", exclude, _EXCLUDE)
-    if out.suffix != ".safetensors":
-        raise InputError(f"'{out}' must end in .safetensors, the format of tables.")
+    _check_ending(out)
     check_writable(out)
     pieces = load_pieces(embeddings)
     rank, world = ranks.of_torchrun()
@@ -200,6 +199,38 @@ def check(table: Table, embeddings: Embeddings = None, labels: Labels = None) ->
     screen.out.print(f"{table} belongs to the given data.")
 
 
+@app.command("filter")
+def filter_(
+    table: Table,
+    out: Annotated[Path, typer.Option(help="Where to write the filtered table (.safetensors).")],
+    max_score: Annotated[float | None, typer.Option(help="Keep neighbours with at most this cosine.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Keep neighbours with at least this cosine.")] = None,
+    skip: Annotated[int, typer.Option(help="Leave out that many of the nearest.")] = 0,
+    absolute_margin: Annotated[
+        float | None, typer.Option(help="Keep cosines of at most p - MARGIN, p the row's own-class score.")
+    ] = None,
+    relative_margin: Annotated[float | None, typer.Option(help="Keep cosines of at most p - |p| * MARGIN.")] = None,
+) -> None:
+    """Leave out suspected false negatives: neighbours that may be positives in truth.
+
+    Example: scns neighbors filter table.safetensors --relative-margin 0.05 --out filtered.safetensors
+    """
+    from scns.files import check_writable
+    from scns.neighbors import NeighborTable
+
+    _check_ending(out)
+    limits = {"max_score": max_score, "min_score": min_score, "skip": skip or None}
+    limits |= {"absolute_margin": absolute_margin, "relative_margin": relative_margin}
+    given = {name: value for name, value in limits.items() if value is not None}
+    if not given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in limits)
+        raise InputError(f"There is nothing to filter by; give one or more of {options}.")
+    check_writable(out)
+    kept = NeighborTable.load(table).filtered(**given)  # type: ignore[arg-type]
+    kept.save(out)
+    _describe(kept, f"Wrote {out}", None)
+
+
 @app.command()
 def sample(
     table: Table,
@@ -289,7 +320,7 @@ def _pictures(
 
     loaded = NeighborTable.load(path)
     labels = None if loaded.labels is None else loaded.labels.long()
-    words = names.read_text(encoding="utf-8").split("\n") if names is not None else []
+    words = [] if names is None else _names(names)
     if images in datasets.names():
         data = datasets.load(images, root)
         pixels, labels, words = (
@@ -313,6 +344,18 @@ def _pictures(
             "table's rows: a data set's name stands for its training images, a .npy file for any."
         )
     return loaded, pixels, labels, words
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise InputError(f"'{path}' is not a text file in UTF-8; give one with a label a line.") from None
+
+
+def _check_ending(out: Path) -> None:
+    if out.suffix != ".safetensors":
+        raise InputError(f"'{out}' must end in .safetensors, the format of tables.")
 
 
 def _rows_of_gallery(

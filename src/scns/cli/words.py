@@ -24,7 +24,11 @@ Name = Annotated[
     str, typer.Argument(help="cifar10, cifar100, another data set (with --root), or a text file with a label a line.")
 ]
 Source = Annotated[
-    str, typer.Option(help="Word vectors: 'glove' (bundled), or a .bin, .txt, .vec (also .gz) or .npz file.")
+    str,
+    typer.Option(
+        help="Word vectors: a .bin, .txt, .vec (also .gz) or .npz file, or 'glove': bundled, the words of the CIFAR "
+        "and Tiny-ImageNet labels alone."
+    ),
 ]
 Root = Annotated[Path | None, typer.Option(help="The folder that holds the data set.")]
 OnMissing = Annotated[

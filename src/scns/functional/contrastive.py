@@ -41,8 +41,9 @@ def info_nce(
     anchor [batch, d]. positive [batch, d], or [batch] similarities a.p. negatives [batch, m, d], or [m, d]
     shared by all anchors; or instead `logits` [batch, m]: the similarities a.n, as `FeatureTable.logits`
     returns them, NOT yet divided by the temperature. log_weights [batch, m] are added after that division:
-    log counts of repeated negatives or log importance weights; -inf, there or in `logits`, means absent.
-    Without any negative a row's loss is 0.
+    log counts of repeated negatives or log importance weights; -inf, there or in `logits`, means absent. For
+    in-batch negatives give `logits=(anchor @ positive.T).fill_diagonal_(-inf)`: as `negatives`, the positives
+    would hold each anchor's own too. Without any negative a row's loss is 0.
     """
     check_positive("temperature", temperature)
     if (negatives is None) == (logits is None):
