@@ -450,6 +450,7 @@ def test_bad_input_is_named(what: str) -> None:
     [
         (lambda x: losses.info_nce(x, x, x.numpy()), "convert negatives with torch.as_tensor"),
         (lambda x: losses.info_nce(x, x, x, log_weights=[0.0]), "convert log_weights"),
+        (lambda x: losses.info_nce(x, x, 16), "convert negatives with torch.as_tensor"),
         (lambda x: losses.info_nce(x, x, x, temperature=torch.ones(3)), r"one number; got a tensor \[3\]"),
         (lambda x: losses.info_nce(x, x, x, temperature=torch.tensor(0.0)), "temperature must be .* got 0.0"),
         (lambda x: losses.info_nce(x, x, x, temperature="1"), "got '1'"),

@@ -15,6 +15,8 @@ from scns.errors import InputError, unknown
 
 Arguments = ParamSpec("Arguments")
 
+_TENSOR = (Tensor, Tensor | None)  # what parameters that take nothing else are annotated with
+
 _WHOLE = ("labels_i", "labels_j", "targets", "queue_mask", "index")  # parameters that take integers, or true and false
 
 
@@ -25,7 +27,8 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
     """
 
     parameters = signature(loss).parameters
-    names, needed = list(parameters), [name for name, each in parameters.items() if each.annotation is Tensor]
+    names = list(parameters)
+    tensors_only = {name: each.annotation for name, each in parameters.items() if each.annotation in _TENSOR}
 
     @wraps(loss)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
@@ -34,7 +37,7 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
             raise InputError(f"{loss.__name__} works on torch tensors; convert its inputs with torch.as_tensor.")
         if not torch.compiler.is_compiling():
             given = dict(zip(names, args, strict=False)) | kwargs
-            _check_kinds(loss.__name__, given, needed)
+            _check_kinds(loss.__name__, given, tensors_only)
             _check_devices(loss.__name__, given)
         dtype = torch.float64 if any(value.dtype == torch.float64 for value in tensors) else torch.float32
         with torch.autocast(tensors[0].device.type, enabled=False):
@@ -45,12 +48,13 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
     return computed
 
 
-def _check_kinds(name: str, given: dict[str, Any], needed: list[str]) -> None:
-    """Refuses what is no tensor where one is `needed`, arrays elsewhere, and integers but where they are asked for."""
+def _check_kinds(name: str, given: dict[str, Any], tensors_only: dict[str, Any]) -> None:
+    """Refuses what is no tensor where one must be, arrays elsewhere, and integers but where they are asked for."""
     for parameter, value in given.items():
-        if value is None and parameter in needed:
+        if value is None and tensors_only.get(parameter) is Tensor:
             raise InputError(f"{parameter} of {name} must be a tensor, but it is None.")
-        if isinstance(value, np.ndarray | list) or (parameter in needed and not isinstance(value, Tensor)):
+        other = parameter in tensors_only and value is not None and not isinstance(value, Tensor)
+        if other or isinstance(value, np.ndarray | list):
             raise InputError(f"{name} works on torch tensors; convert {parameter} with torch.as_tensor.")
         if isinstance(value, Tensor) and not value.is_floating_point() and parameter not in _WHOLE:
             masks = parameter == "log_weights" and value.dtype == torch.bool  # True would weigh e, False 1
