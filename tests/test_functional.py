@@ -10,6 +10,7 @@ from torch import Tensor
 
 from scns import functional as losses
 from scns.errors import InputError
+from scns.memory import FeatureQueue
 
 MAP, BIG_MAP = (3, 2, 2, 2), (3, 4, 4, 4)
 LABELS = torch.tensor([0, 2, 1])
@@ -247,6 +248,41 @@ def test_zero_rows_get_a_small_gradient(loss: Callable[[Tensor, Tensor], Tensor]
     assert gradient.abs().max() < 1e3
 
 
+def test_a_learnt_temperature_has_a_gradient_where_negatives_are_absent() -> None:
+    queue = FeatureQueue(6, 4)
+    queue.push(F.normalize(random(4, 4), dim=1), torch.arange(4), torch.tensor([0, 1, 2, 0]))
+    z, labels, ids = F.normalize(random(3, 4, seed=1), dim=1), torch.tensor([0, 1, 2]), torch.arange(10, 13)
+    table, logits, mask = (
+        F.normalize(random(3, 4, seed=2), dim=1),
+        queue.logits(z, ids, labels),
+        queue.mask(ids, labels),
+    )
+    for loss in (
+        lambda t: losses.info_nce(z, table, logits=logits, temperature=t),
+        lambda t: losses.oim(z, labels, table, queue.features, temperature=t, queue_mask=mask),
+    ):
+        learnt = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(loss(learnt), learnt)
+        assert slope.item() == pytest.approx((loss(0.5 + 1e-5) - loss(0.5 - 1e-5)).item() / 2e-5, rel=1e-6)
+
+
+def test_an_unlikely_positive_has_a_finite_gradient() -> None:
+    scores = torch.tensor([[1e-25, 0.5], [1e-40, 0.5], [0.1, 0.5]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(losses.crd_nce(scores, 10), scores)
+    assert bool(gradient.isfinite().all())
+    assert gradient[0, 0].item() == pytest.approx(-1e25 / 3, rel=1e-5)
+
+
+def test_embeddings_of_any_size_have_angles() -> None:
+    student, teacher = random(4, 3).float(), random(4, 5, seed=1).float()
+    for size in (1e-20, 1e-30, 1e-40):
+        tiny = (size * student).requires_grad_()
+        loss = losses.relational(tiny, teacher)
+        (gradient,) = torch.autograd.grad(loss, tiny)
+        assert bool(loss.isfinite()) and bool(gradient.isfinite().all())
+        assert bool(losses.relational(student, tiny.detach()).isfinite())
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (2, 20, 2, 2)])
 def test_dead_channels_get_no_gradient(shape: tuple[int, ...]) -> None:
     student, teacher = random(*shape).float(), random(2, 4, 2, 2, seed=1).float()
@@ -375,6 +411,21 @@ BAD: dict[str, tuple[Callable[[], Tensor], str]] = {
     "mask without queue": (lambda: losses.oim(x(3, 4), LABELS, x(5, 4), queue_mask=x(2)), "without a queue"),
     "negatives twice": (lambda: losses.info_nce(x(2, 3), x(2, 3), x(4, 3), logits=x(2, 4)), "exactly one"),
     "no negatives": (lambda: losses.info_nce(x(2, 3), x(2, 3)), "exactly one"),
+    "kernel of no name": (lambda: losses.cka(x(4, 3), x(4, 3), None), "Unknown kernel 'None'"),
+    "power of a variant": (lambda: losses.attention_transfer(x(MAP), x(MAP), "paper"), "power .* got 'paper'"),
+    "power not a number": (lambda: losses.factor_transfer(x(MAP), x(MAP), power=float("nan")), "power .* got nan"),
+    "classes missing": (lambda: losses.label_mixture(LABELS, LABELS, 0.5, None), "2 classes or more; .* None classes"),
+    "table of one number": (lambda: losses.oim(x(3, 4), LABELS, x(())), r"table .* \[3, 4\] and \[\]"),
+    "teacher missing": (lambda: losses.kld(x(2, 3), None), "teacher_logits of kld must be a tensor, but it is None"),
+    "teacher a number": (lambda: losses.kld(x(2, 3), 1.0), "convert teacher_logits with torch.as_tensor"),
+    "two devices": (
+        lambda: losses.kld(x(2, 3), x(2, 3, device="meta")),
+        "student_logits is on cpu and teacher_logits on meta; move one",
+    ),
+    "labels on another device": (
+        lambda: losses.oim(x(3, 4), x(3, dtype=torch.int64, device="meta"), x(5, 4)),
+        "anchor is on cpu and targets on meta",
+    ),
     "positive widths": (lambda: losses.info_nce(x(2, 3), x(2, 4), x(4, 3)), r"\[2, 3\] and \[2, 4\]"),
     "negative widths": (lambda: losses.info_nce(x(2, 3), x(2, 3), x(4, 5)), r"\[2, 3\] and \[4, 5\]"),
     "negative batches": (lambda: losses.info_nce(x(2, 3), x(2, 3), x(4, 5, 3)), r"\[2, 3\] and \[4, 5, 3\]"),
@@ -399,6 +450,7 @@ def test_bad_input_is_named(what: str) -> None:
     [
         (lambda x: losses.info_nce(x, x, x.numpy()), "convert negatives with torch.as_tensor"),
         (lambda x: losses.info_nce(x, x, x, log_weights=[0.0]), "convert log_weights"),
+        (lambda x: losses.info_nce(x, x, 16), "convert negatives with torch.as_tensor"),
         (lambda x: losses.info_nce(x, x, x, temperature=torch.ones(3)), r"one number; got a tensor \[3\]"),
         (lambda x: losses.info_nce(x, x, x, temperature=torch.tensor(0.0)), "temperature must be .* got 0.0"),
         (lambda x: losses.info_nce(x, x, x, temperature="1"), "got '1'"),
@@ -414,8 +466,14 @@ def test_inputs_of_another_kind_are_told(call: Callable[[Tensor], Tensor], messa
 
 @pytest.mark.parametrize(
     "similarity",
-    [losses.pearson, losses.cka, lambda x, y: losses.cka(x, y, kernel="rbf"), losses.relational],
-    ids=["pearson", "cka", "cka rbf", "relational"],
+    [
+        losses.pearson,
+        losses.cka,
+        lambda x, y: losses.cka(x, y, kernel="rbf"),
+        losses.relational,
+        losses.activation_boundary,
+    ],
+    ids=["pearson", "cka", "cka rbf", "relational", "activation boundary"],
 )
 def test_what_is_not_a_number_stays_so(similarity: Callable[..., Tensor]) -> None:
     """A network that diverged must not look like one that is merely unlike."""

@@ -740,11 +740,37 @@ def test_a_missing_teacher_is_said(name: str) -> None:
         ("sp", {"kld": math.nan}, "kld of 'sp' must be a number, but it is nan"),
         ("at", {"wieght": 1.0}, "Unknown argument of 'at' 'wieght'; did you mean weight"),
         ("at", {"preset": "papper"}, "Unknown preset of 'at' 'papper'"),
+        ("at", {"power": 0}, "power must be a whole number from 1 up; got 0"),
+        ("at", {"variant": "papr"}, "Unknown variant 'papr'; did you mean paper"),
+        ("cc", {"dim": -1}, "dim must be a finite number above 0; got -1"),
+        ("cc", {"variant": "matrx"}, "Unknown variant 'matrx'; did you mean matrix"),
+        ("ab", {"margin": -1.0}, "margin must be a finite number from 0 up; got -1"),
+        ("ft", {"rate": math.inf}, "rate must be a finite number above 0; got inf"),
+        ("ft", {"norm": "vektor"}, "Unknown norm 'vektor'; did you mean vector"),  # not after the paraphraser's epochs
+        ("ft", {"power": 0}, "power must be a finite number from 1 up; got 0"),
+        ("rkd", {"angle": -1.0}, "angle must be a finite number from 0 up; got -1"),
     ],
 )
 def test_bad_arguments_are_said(name: str, arguments: dict, said: str) -> None:
     with pytest.raises(InputError, match=said):
         make(name, **arguments)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "kld"])
+def test_a_weight_below_0_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="weight must be a finite number from 0 up; got -1"):
+        make(name, weight=-1.0)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_have_epochs_and_a_rate(name: str) -> None:
+    for arguments, said in (
+        ({"stage_epochs": -1}, f"epochs of the stage '{STAGES[name]}' must be a finite number from 0 up; got -1"),
+        ({"stage_lr": -0.1}, f"lr of the stage '{STAGES[name]}' must be a finite number above 0; got -0.1"),
+        ({"stage_lr": 0.0}, f"lr of the stage '{STAGES[name]}' must be a finite number above 0; got 0.0"),
+    ):
+        with pytest.raises(InputError, match=said):
+            make(name, **arguments).method.stages()
 
 
 @pytest.mark.parametrize("name", ["cc", "rkd"])

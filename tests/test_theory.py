@@ -194,6 +194,7 @@ def test_the_printed_alternating_sum_fails_in_float64(b: int) -> None:
     for level in ("1e-06", "0.001", "0.1"):
         assert first(float(level)) == pytest.approx(golden[level], abs=3)  # the order of the sum moves it by one or two
     assert next(M for M in range(20, 80) if printed(M) <= 0) == pytest.approx(golden["nonpositive"], abs=3)
+    assert all(off(M) > 1 / 3 for M in range(64, 100))  # docs/paper.md: from about 62 on
     assert off(20) < 1e-9
 
 

@@ -85,7 +85,7 @@ class Recipe:
     teacher: str = ""  # a run folder, a weights file together with teacher_network, or bundled:wrn-16-2-cifar10
     teacher_network: str = ""  # the network of a weights file: see scns models
     teacher_mode: str = "live"  # "cached": one forward a sample, without augmentation
-    teacher_size: int = 0  # input pixels of the teacher; 0: the student's
+    teacher_size: int = 0  # input pixels of the teacher; 0: those of its run, or the images' own
     distil: bool = True  # False: the teacher names neighbours and nothing else
     # how
     epochs: int = 200

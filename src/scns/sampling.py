@@ -203,7 +203,10 @@ class ClassNegatives(Negatives):
         counts = torch.bincount(labels, minlength=len(class_table))
         if bool((counts == 0).any()):
             empty = (counts == 0).nonzero()[:, 0].tolist()
-            raise InputError(f"Classes {empty[:5]} have no samples; build the class table without them.")
+            raise InputError(
+                f"Classes {empty[:5]} have no samples; build the class table without them, or draw negatives uniformly "
+                "(sampler=uniform)."
+            )
         nearest = class_table.indices.long().to(labels.device)  # [C, k]; -1 where a filter took one away
         if bool((nearest[:, 0] < 0).any()):
             lonely = (nearest[:, 0] < 0).nonzero()[:, 0].tolist()

@@ -1,5 +1,7 @@
 """Losses that tell a positive from negatives: InfoNCE, the lookup table (OIM), CRD's noise contrast."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -55,7 +57,7 @@ def info_nce(
         attraction = (anchor * positive).sum(-1)
     similarities = logits if logits is not None else _similarities(anchor, negatives)  # [batch, m]
     check_batch(anchor, similarities, "anchor and logits")
-    gap = (similarities - attraction[:, None]) / temperature
+    gap = _over(similarities - attraction[:, None], temperature)
     if log_weights is not None:
         check_shapes(similarities, log_weights, "logits of the negatives and log_weights")
         gap = gap + log_weights
@@ -74,6 +76,14 @@ def _similarities(anchor: Tensor, negatives: Tensor | None) -> Tensor:
         return anchor @ negatives.T
     check_batch(anchor, negatives, "anchor and negatives")
     return torch.bmm(anchor[:, None], negatives.transpose(1, 2)).squeeze(1)  # a row times a matrix: the fast way round
+
+
+def _over(logits: Tensor, temperature: float | Tensor) -> Tensor:
+    """Logits over the temperature; where they are -inf, a temperature that is learnt gets gradient 0 and not NaN."""
+    if not isinstance(temperature, Tensor):
+        return logits / temperature
+    absent = logits.isneginf()
+    return (logits.masked_fill(absent, 0.0) / temperature).masked_fill(absent, -torch.inf)
 
 
 @full_precision
@@ -99,17 +109,17 @@ def oim(
     Memory: the logits, batch x (rows + slots).
     """
     check_positive("temperature", temperature)
+    logits = _scores(anchor, table, "table")
     check_labels(targets, table.shape[0], "targets")
     if targets.shape != anchor.shape[:1]:
         raise InputError(
             f"targets must be one row of the table an anchor; got {list(targets.shape)} for {list(anchor.shape)}."
         )
-    logits = _scores(anchor, table, "table")
     if queue is not None:
         logits = torch.cat([logits, _masked(_scores(anchor, queue, "queue"), queue_mask)], dim=1)
     elif queue_mask is not None:
         raise InputError("queue_mask was given without a queue; give the queue too, or neither.")
-    return F.cross_entropy(logits / temperature, targets.long())
+    return F.cross_entropy(_over(logits, temperature), targets.long())
 
 
 def _scores(anchor: Tensor, rows: Tensor, name: str) -> Tensor:
@@ -146,6 +156,8 @@ def crd_nce(scores: Tensor, n_data: int) -> Tensor:
         raise InputError(f"scores must be [batch, 1 + negatives] with a negative at least; got {list(scores.shape)}.")
     noise = (scores.shape[1] - 1) / n_data
     eps = 1e-7  # the reference's guard against 0 / 0
-    positive = torch.log1p((noise + eps) / scores[:, 0].clamp_min(1e-30))
+    # log(1 + (c + e) / P), by logarithms: of a small P, 1 / P^2 would be infinite in the gradient.
+    gap = math.log(noise + eps) - scores[:, 0].clamp_min(1e-30).log()
+    positive = F.softplus(gap, threshold=_SOFTPLUS_LINEAR)
     negative = torch.log1p((scores[:, 1:] + eps) / noise)
     return positive.mean() + negative.sum(1).mean()

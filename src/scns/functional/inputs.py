@@ -15,6 +15,8 @@ from scns.errors import InputError, unknown
 
 Arguments = ParamSpec("Arguments")
 
+_TENSOR = (Tensor, Tensor | None)  # what parameters that take nothing else are annotated with
+
 _WHOLE = ("labels_i", "labels_j", "targets", "queue_mask", "index")  # parameters that take integers, or true and false
 
 
@@ -24,7 +26,9 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
     Half precision is for networks: a Gram matrix of fp16 features overflows, and 1e-12 is 0 in fp16.
     """
 
-    names = list(signature(loss).parameters)
+    parameters = signature(loss).parameters
+    names = list(parameters)
+    tensors_only = {name: each.annotation for name, each in parameters.items() if each.annotation in _TENSOR}
 
     @wraps(loss)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
@@ -32,7 +36,9 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
         if not tensors:
             raise InputError(f"{loss.__name__} works on torch tensors; convert its inputs with torch.as_tensor.")
         if not torch.compiler.is_compiling():
-            _check_kinds(loss.__name__, dict(zip(names, args, strict=False)) | kwargs)
+            given = dict(zip(names, args, strict=False)) | kwargs
+            _check_kinds(loss.__name__, given, tensors_only)
+            _check_devices(loss.__name__, given)
         dtype = torch.float64 if any(value.dtype == torch.float64 for value in tensors) else torch.float32
         with torch.autocast(tensors[0].device.type, enabled=False):
             wide_args: Any = [_widened(value, dtype) for value in args]
@@ -42,15 +48,30 @@ def full_precision(loss: Callable[Arguments, Tensor]) -> Callable[Arguments, Ten
     return computed
 
 
-def _check_kinds(name: str, given: dict[str, Any]) -> None:
-    """Refuses arrays among tensors, and integers but where they are asked for."""
+def _check_kinds(name: str, given: dict[str, Any], tensors_only: dict[str, Any]) -> None:
+    """Refuses what is no tensor where one must be, arrays elsewhere, and integers but where they are asked for."""
     for parameter, value in given.items():
-        if isinstance(value, np.ndarray | list):
+        if value is None and tensors_only.get(parameter) is Tensor:
+            raise InputError(f"{parameter} of {name} must be a tensor, but it is None.")
+        other = parameter in tensors_only and value is not None and not isinstance(value, Tensor)
+        if other or isinstance(value, np.ndarray | list):
             raise InputError(f"{name} works on torch tensors; convert {parameter} with torch.as_tensor.")
         if isinstance(value, Tensor) and not value.is_floating_point() and parameter not in _WHOLE:
             masks = parameter == "log_weights" and value.dtype == torch.bool  # True would weigh e, False 1
             remedy = "of a mask, give mask.float().log()" if masks else "convert it with .float()"
             raise InputError(f"{parameter} of {name} must be floating point, but it is {value.dtype}; {remedy}.")
+
+
+def _check_devices(name: str, given: dict[str, Any]) -> None:
+    """Refuses tensors on several devices; a single number may be on another, as torch allows."""
+    tensors = {parameter: value for parameter, value in given.items() if isinstance(value, Tensor) and value.ndim}
+    first, *others = tensors.items() or [("", torch.empty(0))]
+    for parameter, value in others:
+        if value.device != first[1].device:
+            raise InputError(
+                f"{name} needs its tensors on one device, but {first[0]} is on {first[1].device} and {parameter} on "
+                f"{value.device}; move one with .to(device)."
+            )
 
 
 def _widened(value: Any, dtype: torch.dtype) -> Any:
@@ -93,6 +114,12 @@ def check_positive(name: str, value: float | Tensor, *, zero: bool = False) -> N
         raise InputError(f"{name} must be a finite number {'from 0 up' if zero else 'above 0'}; got {value!r}.")
 
 
+def check_power(value: float, *, whole: bool = False) -> None:
+    """Refuses a power below 1, whose gradient is infinite at 0, and a fraction where it must be `whole`."""
+    if not is_number(value) or not 1 <= value < math.inf or (whole and value != int(value)):
+        raise InputError(f"power must be a {'whole' if whole else 'finite'} number from 1 up; got {value!r}.")
+
+
 def check_share(name: str, value: float | Tensor) -> None:
     """Refuses a share outside [0, 1]; a tensor's values are looked at only where that costs no synchronisation."""
     if not isinstance(value, Tensor):
@@ -115,7 +142,7 @@ def check_labels(labels: Tensor, classes: int, names: str) -> None:
 def check_choice(kind: str, value: str, known: tuple[str, ...]) -> None:
     """Refuses a name that is not one of the known ones."""
     if value not in known:
-        raise unknown(kind, value, known)
+        raise unknown(kind, str(value), known)
 
 
 def shapes(*tensors: Tensor) -> str:

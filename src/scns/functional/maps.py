@@ -10,6 +10,7 @@ from scns.functional.inputs import (
     check_batch,
     check_choice,
     check_positive,
+    check_power,
     check_shapes,
     full_precision,
 )
@@ -41,8 +42,7 @@ def attention_transfer(student_map: Tensor, teacher_map: Tensor, power: int = 2,
     matched first.
     """
     check_choice("variant", variant, ("code", "paper"))
-    if power < 1 or power != int(power):
-        raise InputError(f"power must be a whole number from 1 up; got {power}.")
+    check_power(power, whole=True)
     student_map, teacher_map = _matched(student_map, teacher_map)
     if variant == "code":
         return F.mse_loss(_attention(student_map, power), _attention(teacher_map, power))
@@ -80,7 +80,7 @@ def activation_boundary(student_preact: Tensor, teacher_preact: Tensor, margin: 
     """
     check_positive("margin", margin, zero=True)
     check_shapes(student_preact, teacher_preact, "student_preact and teacher_preact")
-    wrong_side = torch.where(teacher_preact > 0, -1.0, 1.0)
+    wrong_side = torch.where(teacher_preact > 0, -1.0, torch.where(teacher_preact <= 0, 1.0, torch.nan))  # NaN stays
     return F.relu(margin + wrong_side * student_preact).square().sum() / student_preact.shape[0]
 
 
@@ -95,8 +95,7 @@ def factor_transfer(student_factor: Tensor, teacher_factor: Tensor, norm: str = 
     and positions), which needs equal channels. Factors of different size are matched first.
     """
     check_choice("norm", norm, ("spatial", "vector"))
-    if power < 1:
-        raise InputError(f"power must be 1 or more (below, the gradient is infinite at 0); got {power}.")
+    check_power(power)
     student_factor, teacher_factor = _matched(student_factor, teacher_factor, "student_factor and teacher_factor")
     if norm == "spatial":
         gap = _attention(student_factor, 2) - _attention(teacher_factor, 2)

@@ -108,7 +108,8 @@ def _relative_distances(squared: Tensor) -> Tensor:
 def _angles(squared: Tensor, dtype: torch.dtype) -> Tensor:
     """Cosines of the angles at i between j and k, [i, j, k]."""
     apart = squared > 0
-    inverse = reciprocal(torch.where(apart, squared, 1.0).sqrt(), where=apart).to(dtype)
+    length = torch.where(apart, squared, 1.0).sqrt().clamp_min(1e-12)  # as F.normalize has it; squares fit float32
+    inverse = reciprocal(length, where=apart).to(dtype)
     doubled = (squared[:, :, None] + squared[:, None, :]).sub_(squared[None, :, :]).to(dtype)  # cancels: in float64
     return doubled * (inverse[:, :, None] * (inverse[:, None, :] / 2))
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scns.checks import is_number, is_whole
 from scns.errors import InputError
 from scns.functional.inputs import (
     check_choice,
@@ -89,7 +90,8 @@ def label_mixture(
     The paper's targets for latent mixup from scratch. Its temperature is unstated; this one gives a pure
     label the mass 1 - s, as label smoothing does. nu as in `mixed_targets`.
     """
-    if classes < 2 or not 0 < smoothing < (classes - 1) / classes:
+    fits = is_whole(classes) and classes >= 2 and is_number(smoothing)
+    if not fits or not 0 < smoothing < (classes - 1) / classes:
         raise InputError(
             f"smoothing must lie between 0 and 1 - 1/classes, with 2 classes or more; got smoothing {smoothing} "
             f"and {classes} classes."

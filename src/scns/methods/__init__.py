@@ -70,6 +70,11 @@ class Stage:
     student: bool = False  # train the student's feature layers too (all but the classifier)
     lr: float | None = None  # None: that of the main stage
 
+    def __post_init__(self) -> None:
+        check_positive(f"epochs of the stage '{self.name}'", self.epochs, zero=True)
+        if self.lr is not None:
+            check_positive(f"lr of the stage '{self.name}'", self.lr)
+
 
 class Method(nn.Module):
     """A training objective: may own parameters (projections) and buffers (tables, queues).

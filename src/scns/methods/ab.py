@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_positive
 from scns.methods import Method, Setting, Stage
 from scns.methods._pairs import Map, equal_stages
 from scns.methods._regressor import resizing
@@ -57,6 +58,8 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
+        check_positive("margin", margin, zero=True)
         self.weight, self.margin, self.stage_epochs, self.stage_lr = weight, margin, stage_epochs, stage_lr
         self.connectors = nn.ModuleList([Connector(s, t) for s, t in equal_stages(setting, self.name())])
 

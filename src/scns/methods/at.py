@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_choice, check_positive, check_power
 from scns.methods import Method, Setting, paired
 from scns.methods._pairs import stage_pairs
 
@@ -36,6 +37,9 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
+        check_power(power, whole=True)
+        check_choice("variant", variant, ("code", "paper"))
         self.weight, self.power, self.variant, self.pair = weight, power, variant, pair
         stage_pairs(setting, pair)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_choice, check_positive
 from scns.methods import Method, Setting
 from scns.methods._pairs import teacher_shapes
 
@@ -34,6 +35,9 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
+        check_positive("dim", dim)
+        check_choice("variant", variant, ("neighbours", "matrix"))
         self.weight, self.variant = weight, variant
         self.student_layer = nn.Linear(setting.student.width, dim)
         self.teacher_layer = nn.Linear(teacher_shapes(setting).width, dim)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from scns import draws, functional
 from scns.errors import InputError, unknown
 from scns.features import Batch, Features
-from scns.functional.inputs import full_precision
+from scns.functional.inputs import check_positive, full_precision
 from scns.memory import Part
 from scns.methods import Head, Method, Setting
 from scns.methods._pairs import teacher_shapes
@@ -139,6 +139,7 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
         if positive not in ("exact", "relax"):
             raise unknown("positive", positive, ["exact", "relax"])
         self.weight, self.negatives, self.distinct = weight, negatives, distinct

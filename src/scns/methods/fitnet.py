@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from scns import functional
 from scns.errors import InputError
 from scns.features import Batch, Features
+from scns.functional.inputs import check_positive
 from scns.methods import Method, Setting
 from scns.methods._pairs import Map, stage_pairs, teacher_shapes
 from scns.methods._regressor import resizing
@@ -47,6 +48,7 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
         shared = len(stage_pairs(setting, "shallow"))
         if not 0 <= layer <= shared:
             raise InputError(f"layer={layer} is no layer of both networks; give 0 (the stem) to {shared}.")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_positive
 from scns.methods import Method, Setting, Stage
 from scns.methods._pairs import equal_channels
 
@@ -35,6 +36,7 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
         self.weight, self.stage_epochs, self.stage_lr = weight, stage_epochs, stage_lr
         equal_channels(setting, self.name())
 

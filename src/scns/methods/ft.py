@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from scns import functional
 from scns.errors import InputError
 from scns.features import Batch, Features
+from scns.functional.inputs import check_choice, check_positive, check_power
 from scns.methods import Method, Setting, Stage
 from scns.methods._pairs import stage_pairs, teacher_shapes
 
@@ -96,6 +97,10 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
+        check_positive("rate", rate)
+        check_power(power)
+        check_choice("norm", norm, ("spatial", "vector"))
         stage_pairs(setting, "shallow")  # both have a last stage
         self.weight, self.norm, self.power = weight, norm, power
         self.stage_epochs = stage_epochs

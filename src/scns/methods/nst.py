@@ -10,6 +10,7 @@ from torch import Tensor
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_positive
 from scns.methods import Method, Setting, paired
 from scns.methods._pairs import stage_pairs
 
@@ -32,6 +33,7 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
         self.weight, self.pair = weight, pair
         stage_pairs(setting, pair)
 

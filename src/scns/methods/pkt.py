@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_positive
 from scns.methods import Method, Setting
 
 REFERENCE = "Passalis and Tefas, 2018"
@@ -28,6 +29,7 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
         self.weight = weight
 
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_positive
 from scns.methods import Method, Setting
 
 REFERENCE = "Park et al., 2019"
@@ -31,6 +32,8 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        for name, value in (("weight", weight), ("distance", distance), ("angle", angle)):
+            check_positive(name, value, zero=True)
         self.weight, self.distance, self.angle = weight, distance, angle
 
     def forward(self, batch: Batch, student: Features, teacher: Features | None) -> dict[str, Tensor]:

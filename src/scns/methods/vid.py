@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from scns import functional
 from scns.features import Batch, Features
+from scns.functional.inputs import check_positive
 from scns.methods import Method, Setting, paired
 from scns.methods._pairs import stage_pairs
 
@@ -59,6 +60,7 @@ class Objective(Method):
         temperature: float = 4.0,
     ) -> None:
         super().__init__(setting, ce=ce, kld=kld, temperature=temperature)
+        check_positive("weight", weight, zero=True)
         self.weight, self.pair = weight, pair
         self.stage_losses = nn.ModuleList([VID(s[0], t[0]) for s, t in stage_pairs(setting, pair)])
 
