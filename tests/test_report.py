@@ -110,6 +110,45 @@ def test_a_single_pair_is_not_the_largest_difference(tmp_path: Path) -> None:
     assert "The largest mean difference of those with 3 pairs and more has t3/own/resnet110" in render(tmp_path)
 
 
+def test_curves_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    taught = replace(TINY, method="kld", teacher="runs/one")
+    put(tmp_path / "a" / "plain-0", replace(TINY, batch=64), 50)
+    put(tmp_path / "b" / "plain-0", replace(TINY, batch=128), 50)
+    put(tmp_path / "a" / "kld-0", taught, 50)
+    text = render(tmp_path)
+    assert re.findall(r'data-name="([^"]+)"', text) == ["kld", "plain, batch=64", "plain, batch=128"]
+    assert text.count('<figure class="chart"') == 1  # one teacher: beside those that have none
+    put(tmp_path / "b" / "kld-0", replace(taught, teacher="runs/two"), 50)
+    titles = re.findall(r'<figure class="chart".*?<figcaption>(.*?)</figcaption>', render(tmp_path))
+    alone = "resnet8, 3 epochs"
+    assert titles == [f"{alone}, taught by runs/one", alone, f"{alone}, taught by runs/two"]
+
+
+def test_the_menu_leads_to_the_claims_where_there_are_some(cells: Path) -> None:
+    assert '<a href="#claims">' in render(cells)
+    put(cells / "alone" / "run-0", TINY, 50)
+    assert "claims" not in render(cells / "alone")
+
+
+def test_what_is_skipped_is_named_below_the_folder(tmp_path: Path) -> None:
+    put(tmp_path / "first-0", TINY, 50)
+    put(tmp_path / "other" / "again-0", TINY, 50)
+    text = render(tmp_path)
+    assert "<b>other/again-0</b>: repeats &#x27;first-0&#x27;" in text and str(tmp_path) not in text
+
+
+def test_a_difference_that_is_shown_as_none_has_no_sign() -> None:
+    assert [markup.sign(points, 1) for points in (0.0, -0.04, 0.04, 0.06, -0.06)] == [
+        ("", "=", "0.0"), ("", "=", "0.0"), ("", "=", "0.0"), ("up", "▲", "+0.1"), ("down", "▼", "-0.1"),
+    ]  # fmt: skip
+    assert "▼" not in difference(-0.001).shown
+
+
+def test_a_column_of_short_names_is_narrow(tmp_path: Path) -> None:
+    put(tmp_path / "a-0", TINY, 50)
+    assert re.findall(r"--longest:(\d+)ch", render(tmp_path)) == ["1", "3"]  # "a", "a-0"
+
+
 def test_runs_of_other_lengths_have_charts_of_their_own(tmp_path: Path) -> None:
     put(tmp_path / "short-0", TINY, 50)
     for place in range(25):  # one more than colours and dashes tell apart
@@ -184,10 +223,10 @@ def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:
     assert "How many negatives" not in render(tmp_path)  # one number: nothing to draw
     recipe = replace(TINY, method="infonce", arguments={"sampler": "uniform", "negatives": 4})
     put(tmp_path / "uniform-4-0", replace(recipe, evaluate_every=2), 40)  # which changes no weight
-    ((curves, others),) = by_number(groups(read(tmp_path)))
+    ((curves, others, first),) = by_number(groups(read(tmp_path)))
     assert {curve.name: (curve.epochs, curve.accuracies) for curve in curves} == {
         "class": ([16], [54]), "uniform": ([4, 16], [40, 51]),
-    } and others == ["all 60.00"]  # fmt: skip
+    } and others == ["all 60.00"] and first.line.name == "all"  # fmt: skip
     # Two points of two seeds and deviation sqrt(2): t of 2 degrees of freedom x the standard error of two seeds or one.
     assert [curve.halves for curve in curves] == [
         pytest.approx([4.302653]), pytest.approx([4.302653 * math.sqrt(2), 4.302653]),
@@ -197,6 +236,9 @@ def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:
     assert text.index("How many negatives") < text.index("Every setting") < text.index('id="lines-')  # picture first
     assert 'data-told="with # negatives"' in text and 'data-points="4:40.00:' in text
     assert "bars are 95 % intervals" in text
+    marked = "<figcaption>resnet8, 3 epochs</figcaption>"  # charts of several teachers or lengths are told apart
+    assert text.index("How many negatives") < text.index(marked) < text.index("Every setting")
+    assert text.count('class="marks"') == 2  # rings and bars, also of a curve that is one point
 
 
 def test_one_seed_of_each_number_has_no_bars(tmp_path: Path) -> None:
@@ -383,6 +425,8 @@ def test_curves_are_drawn_where_they_belong() -> None:
     assert two == pytest.approx(((one[0] + three[0]) / 2, (one[1] + three[1]) / 2), abs=0.1)
     assert "a ends at 20.00 %" in drawn and not Outline(drawn).open
     assert not Outline(chart([Curve("flat", [1], [10.0])], "one epoch")).open
+    many = re.findall(r'class="curve (k\d d\d)"', chart([Curve("a", [1, 2], [1.0, 2.0])] * 24, ""))
+    assert len(set(many)) == 24 and [look[-1] for look in many[:12]] == list("000111222333")
 
 
 @pytest.mark.parametrize(
@@ -468,6 +512,32 @@ def test_colours_have_contrast() -> None:
                 assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
         assert min(contrast(colours[name], colours[f"{name}-ground"]) for name in ("up", "down")) >= 4.5
         assert min(contrast(colours[f"c{i}"], colours["ground"]) for i in range(6)) >= 3
+
+
+def test_curves_are_told_apart_by_the_colour_blind() -> None:
+    """Colours of one dash, seen without red or green cones (Machado et al., 2009), are apart in CIELAB."""
+    style = (Path(markup.__file__).parent / "page.css").read_text()
+    seen = {
+        "protanopia": [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ],
+        "deuteranopia": [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.01182, 0.04294, 0.968881],
+        ],
+    }
+    to_xyz = torch.tensor([[0.4339, 0.3762, 0.1899], [0.2127, 0.7152, 0.0722], [0.0178, 0.1095, 0.8727]])  # of white: 1
+    for part in style.split("@media", 2)[:2]:
+        colours = [each for _, each in sorted(re.findall(r"--(c\d): (#\w{6})", part))]
+        parts = torch.tensor([[int(each[i : i + 2], 16) / 255 for i in (1, 3, 5)] for each in colours])
+        linear = torch.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        for kind, matrix in seen.items():
+            root = ((linear @ torch.tensor(matrix).T).clamp(0, 1) @ to_xyz.T) ** (1 / 3)
+            lab = torch.stack([116 * root[:, 1], 500 * (root[:, 0] - root[:, 1]), 200 * (root[:, 1] - root[:, 2])], 1)
+            assert torch.pdist(lab).min() > 12, kind
 
 
 def contrast(one: str, other: str) -> float:

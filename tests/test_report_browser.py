@@ -141,3 +141,32 @@ def test_nothing_overflows_and_a_link_opens_its_recipe(visit: Callable[..., Any]
     )
     assert seen["scroll"] <= seen["inner"] and abs(seen["inner"] - width) <= 100  # some builds have a least width
     assert seen["open"] == ["run-1"] and seen["dark"] == "rgb(20, 23, 28)"
+
+
+def test_a_long_table_keeps_its_headings_and_starts_anew(visit: Callable[..., Any]) -> None:
+    seen = visit("""
+        const box = document.querySelector("#table-of-runs").parentNode, row = runs()[0];
+        for (let i = 0; i < 200; i++) row.parentNode.append(row.cloneNode(true));
+        box.scrollTop = 3000;
+        seen.scrolled = box.scrollTop;
+        seen.head = head("test %").getBoundingClientRect().top - box.getBoundingClientRect().top;
+        head("test %").querySelector("button").click();
+        seen.sorted = box.scrollTop;
+        window.scrollTo(0, document.body.scrollHeight);
+        seen.menu = document.querySelector("nav").getBoundingClientRect().top;
+    """)
+    assert seen == {"scrolled": 3000, "head": 0, "sorted": 0, "menu": 0}
+
+
+def test_a_printed_page_has_every_column(visit: Callable[..., Any]) -> None:
+    """Nobody can scroll paper: its rules, taken as those of the screen, leave nothing beyond the width of a letter."""
+    seen = visit("""
+        const rules = [...document.styleSheets[0].cssRules].find((rule) => rule.conditionText === "print").cssRules;
+        const style = document.createElement("style");
+        style.textContent = [...rules].map((rule) => rule.cssText).join("");
+        document.head.append(style);
+        document.body.style.width = "739px";  // 8.5 inches less Chromium's margins
+        seen.wide = [...document.querySelectorAll("table")].map((table) => table.offsetWidth);
+        seen.box = getComputedStyle(document.querySelector(".wide")).overflow;
+    """)
+    assert max(seen["wide"]) <= 739 and seen["box"] == "visible"

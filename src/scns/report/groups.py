@@ -44,11 +44,12 @@ def groups(results: Results) -> list[Group]:
     return made
 
 
-def by_number(own: Sequence[Group]) -> list[tuple[list[Curve], list[str]]]:
+def by_number(own: Sequence[Group]) -> list[tuple[list[Curve], list[str], Group]]:
     """Accuracy with its 95 % interval by the number of negatives, of runs that share all but their method.
 
     Intervals are by the deviation of seeds pooled over all points: of two seeds alone they would be 13 errors wide.
-    A curve is a method with all its arguments; one of them has two numbers. Beside the curves what has none, in words.
+    A curve is a method with all its arguments; one of them has two numbers. Beside the curves what has none, in words,
+    and a group that shares what all of them share.
     """
     sorted_out: dict[str, dict[str, list[Group]]] = {}
     for group in own:
@@ -63,7 +64,8 @@ def by_number(own: Sequence[Group]) -> list[tuple[list[Curve], list[str]]]:
         every = [[entry.test for entry in each.entries] for some in kinds.values() for each in some]
         deviation, freedom = pooled(every)
         half = quantile(freedom) * deviation if freedom else math.inf  # of one run
-        made.append(([_by_number(some, half) for some in drawn if some], told))
+        first = next(iter(kinds.values()))[0]
+        made.append(([_by_number(some, half) for some in drawn if some], told, first))
     return made
 
 
@@ -91,7 +93,7 @@ def _kind(entry: Entry) -> str:
     return json.dumps([chosen.method, chosen.preset, chosen.words, given], sort_keys=True)
 
 
-def curve(group: Group) -> Curve | None:
+def curve(group: Group, name: str) -> Curve | None:
     """The mean over seeds of the test accuracy, after the epochs that all of them evaluated; None below two epochs."""
     histories = [history(entry.path) for entry in group.entries]
     epochs = sorted(set.intersection(*(set(each) for each in histories)))
@@ -100,7 +102,7 @@ def curve(group: Group) -> Curve | None:
     epochs = epochs[:: -math.ceil(len(epochs) / _POINTS)][::-1]  # the last one stays
     accuracies = [mean(each[epoch] for each in histories) for epoch in epochs]
     seeds = f" (mean of {len(histories)})" if len(histories) > 1 else ""
-    return Curve(group.line.name + seeds, epochs, accuracies)
+    return Curve(name + seeds, epochs, accuracies)
 
 
 def history(path: Path) -> dict[int, float]:

@@ -38,14 +38,21 @@ def spread(value: float | None, deviation: float | None) -> Value:
     return Value(f"{value:.2f} ± {deviation:.2f}", f"{value:.6g}")
 
 
+def sign(points: float, digits: int) -> tuple[str, str, str]:
+    """The class of a difference, its arrow and its number, which agree: what is shown as 0.0 has no sign."""
+    shown = f"{points:+.{digits}f}"
+    kind, arrow = ("", "=") if not float(shown) else ("up", "▲") if points > 0 else ("down", "▼")
+    return kind, arrow, shown if kind else shown[1:]
+
+
 def difference(value: float | Difference | None) -> Value:
     """A difference in points: its sign is an arrow and a colour too; below it the interval, where there is one."""
     if value is None:
         return Value("", "")
     points = value.mean if isinstance(value, Difference) else value
-    kind, arrow = ("up", "▲") if points > 0 else ("down", "▼") if points < 0 else ("", "=")
+    kind, arrow, digits = sign(points, 2)
     unsure = " unsure" if isinstance(value, Difference) and not value.sign else ""
-    shown = f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {points:+.2f}</span>'
+    shown = f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {digits}</span>'
     if isinstance(value, Difference):
         known = math.isfinite(value.low)
         shown += f"<small>[{value.low:+.2f}, {value.high:+.2f}]</small>" if known else "<small>one pair</small>"
@@ -58,11 +65,14 @@ def sortable(name: str, caption: str, heads: Mapping[str, str], rows: Sequence[S
         f'<th scope="col" class="{kind}" aria-sort="none"><button type="button">{text(head)}</button></th>'
         for head, kind in heads.items()
     )
+    longest = max(
+        (len(row[0].key) for row in rows), default=0
+    )  # so that a column of short names leaves room for others
     body = "".join(f"<tr>{_row(row, list(heads.values()))}</tr>" for row in rows)
     return (
         f'<p class="soft" id="{name}-about">{text(caption)}</p>'
         '<div class="wide" tabindex="0" role="region" aria-label="Table, scrolls sideways">'
-        f'<table class="sortable" id="{name}" aria-describedby="{name}-about">'
+        f'<table class="sortable" id="{name}" aria-describedby="{name}-about" style="--longest:{longest}ch">'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

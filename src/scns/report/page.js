@@ -19,12 +19,13 @@ function sortable(table) {
         return rising ? order : -order;
       });
       body.append(...keyed.map(([, row]) => row));
+      table.parentNode.scrollTop = 0;
     });
   });
 }
 
 function filterable(box) {
-  const rows = [...document.getElementById(box.getAttribute("aria-controls")).tBodies[0].rows];
+  const table = document.getElementById(box.getAttribute("aria-controls")), rows = [...table.tBodies[0].rows];
   const count = document.getElementById(box.id + "-count");
   box.addEventListener("input", () => {
     const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -34,6 +35,7 @@ function filterable(box) {
       row.hidden = !words.every((word) => text.includes(word));
       shown += !row.hidden;
     }
+    table.parentNode.scrollTop = 0;
     count.textContent = `${shown} of ${rows.length} runs`;
   });
 }

@@ -27,6 +27,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 Progress = Callable[[int, int], None] | None
 
+_NAMED = 3  # settings in which curves of one name differ, in words; the recipes have them all
 _NUMBERS = Axis("negatives of each anchor", "with # negatives", "by the number of negatives", marked=True)
 
 
@@ -79,7 +80,9 @@ def page(
     after = opening.next_steps() if opening else ""
     where = _folder_name(folder) if folder.is_absolute() else folder.as_posix()  # the page may go to others
     again = opening.command if opening else shlex.join(["scns", "report", where])
-    links = [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
+    claimed = _claims(results)
+    links = [("The paper's claims", "claims")] if claimed else []
+    links += [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
     links += [("Recipes", "recipes"), *([("With your own data", "next")] if opening else [])]
     menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in links)
     return (
@@ -87,9 +90,9 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{text(title)}</title><style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head><body>"
-        f"<header><h1>{text(title)}</h1>{header}{_skipped(results, folder)}"
-        f'<nav aria-label="On this page">{menu}</nav></header>'
-        f"<main>{_claims(results)}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}{after}</main>"
+        f"<header><h1>{text(title)}</h1>{header}{_skipped(results, folder)}</header>"
+        f'<nav aria-label="On this page">{menu}</nav>'
+        f"<main>{claimed}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}{after}</main>"
         f"<footer>Made by scns {__version__}; it repeats with: {text(again)}</footer>"
         f"<script>{(_HERE / 'page.js').read_text(encoding='utf-8')}</script></body></html>\n"
     )
@@ -98,7 +101,9 @@ def page(
 def _skipped(results: Results, folder: Path) -> str:
     if not results.skipped:
         return ""
-    rows = "".join(f"<li><b>{text(_name(path, folder))}</b>: {text(why)}</li>" for path, why in results.skipped.items())
+    inside = f"'{folder}/"  # other runs of the folder are named as on the rest of the page
+    told = {_name(path, folder): why.replace(inside, "'") for path, why in results.skipped.items()}
+    rows = "".join(f"<li><b>{text(name)}</b>: {text(why)}</li>" for name, why in told.items())
     return (
         '<section class="answer skipped" aria-label="Skipped"><p><b>Skipped</b>, not shown below:</p>'
         f"<ul>{rows}</ul></section>"
@@ -184,29 +189,38 @@ def _line_value(group: Group, head: str) -> Value:
 def _numbers(own: Sequence[Group]) -> str:
     """Accuracy by the number of negatives, where runs differ in it."""
     parts = []
-    for curves, others in by_number(own):
+    for curves, others, first in by_number(own):
         about = "Mean after the last epoch; bars are 95 % intervals by the deviation of seeds pooled over all points."
         if not any(math.isfinite(half) for each in curves for half in each.halves):
             about = "After the last epoch; one seed each, so without intervals."
         about += f" Without a number: {', '.join(others)}." if others else ""
         most = COLOURS * DASHES
-        parts += [chart(curves[i : i + most], "", _NUMBERS, about) for i in range(0, len(curves), most)]
+        parts += [
+            chart(curves[i : i + most], _where(first) + _taught(first), _NUMBERS, about)
+            for i in range(0, len(curves), most)
+        ]
     return f"<h3>How many negatives</h3>{''.join(parts)}" if parts else ""
 
 
 def _charts(own: Sequence[Group]) -> str:
     """Curves, those of one pair, or of one network over as many epochs, and as many images in one chart.
 
-    More than colours and dashes tell apart are several charts.
+    Where there are students of several teachers, those of each are one; more than colours and dashes tell apart are
+    several charts.
     """
-    sorted_out: dict[str, dict[tuple[Path, ...], Curve]] = {}
+    teachers: dict[str, set[str]] = {}
+    together: dict[str, list[Group]] = {}
     for group in own:
-        line, drawn = group.line, curve(group)
-        if drawn is not None:
-            alone = f"{line.student}, {count(line.epochs, 'epoch')}"
-            where = f"{tables.TABLES[line.table]}: {line.column}" if line.table else alone
-            where += f", {line.subset:,} images" if line.subset else ""  # its epochs are shorter than others'
-            sorted_out.setdefault(where, {})[tuple(entry.path for entry in group.entries)] = drawn
+        teachers.setdefault(_where(group), set()).add(_taught(group))
+    for group in own:
+        where = _where(group)
+        together.setdefault(where + _taught(group) * (len(teachers[where] - {""}) > 1), []).append(group)
+    sorted_out: dict[str, dict[tuple[Path, ...], Curve]] = {}
+    for where, some in together.items():
+        for group in some:
+            drawn = curve(group, _apart(group, some))
+            if drawn is not None:
+                sorted_out.setdefault(where, {})[tuple(entry.path for entry in group.entries)] = drawn
     titles: dict[tuple[tuple[Path, ...], ...], list[str]] = {}  # a run may stand in several columns: drawn once
     for where, curves in sorted_out.items():
         titles.setdefault(tuple(curves), []).append(where)
@@ -218,6 +232,27 @@ def _charts(own: Sequence[Group]) -> str:
         cut = [all_[i : i + most] for i in range(0, len(all_), most)]
         parts += [(f"{title} ({i} of {len(cut)})" if len(cut) > 1 else title, some) for i, some in enumerate(cut, 1)]
     return "<h3>Convergence</h3>" + "".join(chart(some, title) for title, some in parts) if parts else ""
+
+
+def _where(group: Group) -> str:
+    """What the runs of one chart share, as its title."""
+    line = group.line
+    alone = f"{line.student}, {count(line.epochs, 'epoch')}"
+    where = f"{tables.TABLES[line.table]}: {line.column}" if line.table else alone
+    return where + (f", {line.subset:,} images" if line.subset else "")  # its epochs are shorter than others'
+
+
+def _taught(group: Group) -> str:
+    """Who taught the runs of a group; of a table's, the title says it."""
+    recipe = group.entries[0].recipe
+    return f", taught by {recipe.teacher}" if recipe.distil and recipe.teacher and not group.line.table else ""
+
+
+def _apart(group: Group, some: Sequence[Group]) -> str:
+    """The name of a curve; beside others of that name, with the settings in which they differ."""
+    namesakes = [set(each.line.apart) for each in some if each.line.name == group.line.name]
+    differing = [word for word in group.line.apart if word not in set.intersection(*namesakes)]
+    return ", ".join([group.line.name, *differing[:_NAMED]])
 
 
 def _runs(runs: dict[Path, Entry], named: dict[Path, str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 COLOURS, DASHES = 6, 4  # of page.css: together they tell 24 curves apart
+_DASH_OF_THREE = (0, 1, 2, 3, 1, 0, 3, 2)  # three colours with one dash are apart to every eye, six are not
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 26, 36, 56  # room for tick labels of 22 px, as on a phone
 _TICKS = 5  # about as many on each axis
@@ -87,15 +88,15 @@ def _path(curve: Curve, number: int, across: Place, down: Place, marked: bool) -
         for epoch, value in zip(curve.epochs, curve.accuracies, strict=True)
     ]
     drawn = "M" + "L".join(f"{x} {y}" for _, _, x, y in places)
-    if marked:
-        drawn += "".join(f"M{float(x) - 3:.1f} {y}h6" for _, _, x, y in places)
+    marks = "".join(f"M{float(x) - 3:.1f} {y}a3 3 0 1 0 6 0a3 3 0 1 0-6 0" for _, _, x, y in places if marked)  # rings
     for (_, value, x, _), half in zip(places, curve.halves, strict=False):
         if math.isfinite(half):
             low, high, left = down(value - half), down(value + half), float(x) - 3
-            drawn += f"M{x} {low:.1f}V{high:.1f}M{left:.1f} {low:.1f}h6M{left:.1f} {high:.1f}h6"
+            marks += f"M{x} {low:.1f}V{high:.1f}M{left:.1f} {low:.1f}h6M{left:.1f} {high:.1f}h6"
     points = " ".join(f"{epoch}:{value:.2f}:{x}:{y}" for epoch, value, x, y in places)
     name = html.escape(curve.name)
-    return f'<path class="curve {_look(number)}" d="{drawn}" data-name="{name}" data-points="{points}"/>'
+    paths = f'<path d="{drawn}"/>' + (f'<path class="marks" d="{marks}"/>' if marks else "")
+    return f'<g class="curve {_look(number)}" data-name="{name}" data-points="{points}">{paths}</g>'
 
 
 def _legend(curve: Curve, number: int, axis: Axis) -> str:
@@ -105,7 +106,7 @@ def _legend(curve: Curve, number: int, axis: Axis) -> str:
 
 
 def _look(number: int) -> str:
-    return f"k{number % COLOURS} d{number // COLOURS % DASHES}"
+    return f"k{number % COLOURS} d{_DASH_OF_THREE[number // 3 % 8]}"
 
 
 def _summary(curves: Sequence[Curve], title: str, axis: Axis) -> str:
