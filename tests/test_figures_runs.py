@@ -98,12 +98,17 @@ def test_beta_and_k_of_any_runs(tmp_path: Path) -> None:
     base = 50.0 + len("sampler=class_k=1-resnet20-0")
     assert by_class.label == "resnet20" and list(by_class.points) == [1, 2, 5]
     assert by_class.points[1] == (base + 0.5, pytest.approx(np.std([0, 1], ddof=1)))
-    assert list(by_instance.points) == [0.01, 0.1] and by_instance.plain == 50.0 + len("sampler=uniform-resnet20-0")
+    assert list(by_instance.points) == [0.01, 0.1] and by_instance.plain is not None
     assert not found.lines["InfoNCE + LM"] and "1 runs of another schedule" in found.left_out
-    axes = {
-        each.get_title(): each
-        for each in from_runs.drawn(read(tmp_path), tmp_path, ["beta-k"]).figures["beta-k-runs"]().axes
-    }
+    uniform = 50.0 + len("sampler=uniform-resnet20-0")
+    assert by_instance.plain[0] == uniform and np.isnan(by_instance.plain[1])
+    infonce(tmp_path, 1, sampler="uniform")
+    figure = from_runs.drawn(read(tmp_path), tmp_path, ["beta-k"]).figures["beta-k-runs"]()
+    axes = {each.get_title(): each for each in figure.axes}
+    assert figure.get_suptitle().endswith("; bars are standard deviations over seeds")
+    bars = [each.get_segments()[0] for each in axes["InfoNCE + Instance-SCNS"].collections]
+    deviation = np.std([0, 1], ddof=1)  # of the runs with uniform negatives, too; the others are of one seed
+    assert len(bars) == 1 and bars[0].tolist() == [[0, uniform + 0.5 - deviation], [0, uniform + 0.5 + deviation]]
     ticks = [label.get_text() for label in axes["InfoNCE + Class-SCNS"].get_xticklabels()]
     assert ticks[1:] == ["1", "2", "5"]
     assert axes["InfoNCE-LM"].texts[0].get_text() == "no runs with two values"
@@ -120,6 +125,14 @@ def test_curves_are_means_over_seeds_by_pair(cells: Path) -> None:
         put(cells / "many" / name, Recipe(data="cifar10", lr=0.01 * (1 + accuracies[0]), epochs=6), accuracies[0])
     drawn = from_runs.drawn(read(cells / "many"), cells / "many", ["convergence"]).figures
     assert list(drawn) == [f"convergence-runs-cifar10-resnet8-{part}" for part in (1, 2)]
+
+
+def test_of_many_runs_without_a_curve_some_say_why(tmp_path: Path) -> None:
+    for seed in range(6):
+        put(tmp_path / f"run-{seed}", Recipe(data="cifar10", seed=seed, epochs=6), 50, epochs=6 if seed == 5 else 2)
+    made = from_runs.drawn(read(tmp_path), tmp_path, ["convergence"])
+    assert len(made.remarks) == 4 and "run-2" in made.remarks[2]
+    assert made.remarks[3] == "convergence: 2 more runs are left out."
 
 
 def test_boxes_of_every_table_with_two_columns(cells: Path) -> None:
@@ -176,7 +189,8 @@ def test_what_a_run_sees_and_what_words_say(tmp_path: Path) -> None:
     assert list(made.figures) == ["classes-runs", *(f"classes-runs-block-{n}" for n in range(1, 6))]
     assert "did not keep its student" in made.missing[0]
     assert "no-weights/recipe.json --out FOLDER" in made.missing[0]  # and no checkpoint to write it from
-    assert "no run kept its student" in made.figures["classes-runs"]().axes[0].get_title()
+    left, right, *_ = made.figures["classes-runs"]().axes
+    assert "no run kept its student" in left.get_title() and "softmax(5\u00a0cosine)" in right.get_title()
 
 
 def test_the_command(scns: Callable[..., Ran], cells: Path) -> None:

@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
     label: str
     points: dict[float, tuple[float, float]]
-    plain: float | None  # without the hyper-parameter: InfoNCE on uniform negatives
+    plain: tuple[float, float] | None  # the same without the hyper-parameter: InfoNCE on uniform negatives
 
 
 class Sweeps(NamedTuple):
@@ -145,7 +145,11 @@ def _sweeps(entries: list[Entry]) -> Sweeps:
             plain.setdefault(_network(entry), []).append(entry.test)
     lines = {
         method: [
-            Line(network, {x: _spread(by_value[x]) for x in sorted(by_value, key=_order)}, _mean(plain.get(network)))
+            Line(
+                network,
+                {x: _spread(by_value[x]) for x in sorted(by_value, key=_order)},
+                _spread(plain[network]) if network in plain else None,
+            )
             for network, by_value in networks.items()
             if len(by_value) > 1
         ]
@@ -245,7 +249,3 @@ def _scale_in_words(entries: Sequence[Entry]) -> str:
 
 def _spread(values: list[float]) -> tuple[float, float]:
     return mean(values), stdev(values) if len(values) > 1 else math.nan
-
-
-def _mean(values: list[float] | None) -> float | None:
-    return mean(values) if values else None

@@ -20,15 +20,17 @@ from scns.figure_data import METHODS, Line
 from scns.plots import COLOURS, STYLES, new_figure, plain
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")
+_SCALE = 5.0  # the paper's "tau = 5" of the sampling distribution
 _DARK = 0.55  # share of the colour map below which white text is the more readable
+_NONE = (math.nan, math.nan)
 _GROUPS = {"KLD": "#E69F00", "SoTA Baselines": "#56B4E9", "Ours": "#009E73"}  # sections of t2; Okabe and Ito's colours
 _GROUP_NAMES = {"KLD": "KLD", "SoTA Baselines": "published before", "Ours": "the paper's own"}
 
 
 def class_heatmap(names: Sequence[str], vectors: Tensor, title: str, rows: list[int]) -> Figure:
     """Cosine and sampling probability of some of the classes."""
-    cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors)
-    drawn_title = f"sampling probability over {len(names) - 1} classes"
+    cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors, _SCALE)
+    drawn_title = f"sampling probability, softmax({_SCALE:g}\u00a0cosine) over {len(names) - 1} classes"
     parts = (each[rows][:, rows].numpy() for each in (cosine, probability))
     return plots.class_heatmap([names[row] for row in rows], *parts, title=title, drawn_title=drawn_title)
 
@@ -115,14 +117,18 @@ def beta_and_k(
         axes.set_ylabel("test accuracy (%)")
     ordered = [_plain(name) for name in networks[::-1]]
     figure.legend([shown[name] for name in ordered], ordered, loc="outside right center", frameon=False)
-    figure.suptitle(_plain(title), fontsize=12)
+    every = [
+        point for drawn in lines.values() for line in drawn for point in (*line.points.values(), line.plain or _NONE)
+    ]
+    bars = "" if all(math.isnan(deviation) for _, deviation in every) else "; bars are standard deviations over seeds"
+    figure.suptitle(_plain(title + bars), fontsize=12)
     return figure
 
 
 def paper_beta_and_k() -> Figure:
     """The figure of t1: CIFAR-10, trained with labels, six networks."""
     listed = paper.cells("t1")
-    plain = {cell.column: cell.value for cell in listed if cell.method == "InfoNCE"}
+    plain = {cell.column: (cell.value, math.nan) for cell in listed if cell.method == "InfoNCE"}
     lines: dict[str, list[Line]] = {method: [] for method in METHODS}
     for method, hyper in METHODS.items():
         for column in paper.table("t1").columns:
@@ -143,12 +149,12 @@ def _sweep(axes: Axes, method: str, hyper: str, lines: Sequence[Line], networks:
         number = networks.index(line.label)
         look: dict[str, Any] = {"color": COLOURS[number % 6], "marker": _MARKERS[number % 6], "markersize": 6}
         if line.plain is not None:
-            axes.plot([0], [line.plain], linestyle="none", fillstyle="none", **look)
+            axes.plot([0], [line.plain[0]], linestyle="none", fillstyle="none", **look)
         at, values = [places[value] for value in line.points], [found for found, _ in line.points.values()]
         axes.plot(at, values, STYLES[number % 4], linewidth=1.8, label=_plain(line.label), **look)
-        spread = [0.0 if math.isnan(deviation) else deviation for _, deviation in line.points.values()]
-        if any(spread):
-            axes.errorbar(at, values, spread, fmt="none", ecolor=COLOURS[number % 6], capsize=3, linewidth=1)
+        for place, (found, deviation) in zip([0, *at], [line.plain or _NONE, *line.points.values()], strict=True):
+            if not math.isnan(deviation):
+                axes.errorbar(place, found, deviation, fmt="none", ecolor=COLOURS[number % 6], capsize=3, linewidth=1)
     share = " (below 1: a share of all)" if any(value < 1 for value in places) else ""
     count = {
         "beta": "β of latent mixup, Beta(β, β)",

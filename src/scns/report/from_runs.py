@@ -21,6 +21,7 @@ from scns.results import Results
 from scns.views import View
 
 _TOGETHER = 12  # curves in one figure: colours (6) and line styles (4) repeat after as many
+_TOLD = 3  # runs without a curve: of hundreds, the first say why
 _SHOWN = 26  # classes in a figure that stays readable
 _NEAREST, _NEGATIVES = 24, 260  # on the sphere: those marked, and all; as in the figure of the paper's text
 
@@ -118,7 +119,8 @@ def _beta_and_k(made: Drawn, source: Source) -> None:
 def _convergence(made: Drawn, source: Source) -> None:
     """Curves of one student and teacher together, a dozen in a figure."""
     found, left_out = figure_data.curves_by_pair(source.results, source.folder)
-    made.remarks.extend(f"convergence: {sentence}" for sentence in left_out)
+    made.remarks.extend(f"convergence: {sentence}" for sentence in left_out[:_TOLD])
+    _remark(made, "convergence", f"{len(left_out) - _TOLD} more runs are left out." if len(left_out) > _TOLD else "")
     for pair, lines in found.items():
         labels = list(lines)
         for start in range(0, len(labels), _TOGETHER):
