@@ -22,13 +22,16 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 72rem; 
 h1 { font-size: 1.5rem; margin: 0 0 .2rem; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
 p { color: var(--soft); margin: .2rem 0 1rem; max-width: 48rem; }
 section { border-top: 1px solid var(--line); }
-.row { display: flex; flex-wrap: wrap; gap: .6rem; align-items: flex-start; margin: .4rem 0 .9rem; }
+.row { display: flex; gap: .6rem; align-items: flex-start; margin: .4rem 0 .9rem; }
+.row > div { display: flex; flex-wrap: wrap; gap: .6rem; }
 .row > h3 { flex: 0 0 7.5rem; font-size: .9rem; font-weight: 600; margin: .2rem 0 0; }
 figure { margin: 0; width: 4.6rem; text-align: center; font-size: .72rem; line-height: 1.2; overflow-wrap: anywhere; }
 figure img { width: 4rem; height: 4rem; image-rendering: pixelated; border-radius: 4px; display: block; }
 figure img { margin: 0 auto .2rem; }
 figure.anchor img { outline: 3px solid #3b6fd4; } figure.suspect img { outline: 2px dashed var(--warn); }
 .suspect b { color: var(--warn); }
+@media (max-width: 640px) { .row { display: block; } }
+@media print { section { break-inside: avoid; } }
 """
 
 
@@ -76,12 +79,12 @@ def write_gallery(
     for place, anchor in enumerate(anchors.tolist()):
         rows = [f"<h2>{caption(anchor)} <small>(sample {anchor})</small></h2>"]
         shown = _figure(pixels[anchor], caption(anchor), "anchor", "anchor", f"anchor {anchor}")
-        rows.append(f'<div class="row"><h3>Anchor</h3>{shown}</div>')
+        rows.append(f'<div class="row"><h3>Anchor</h3><div>{shown}</div></div>')
         for each in drawn:
             figures = "".join(
                 _negative(each, place, column, pixels, caption) for column in range(each.indices.shape[1])
             )
-            rows.append(f'<div class="row"><h3>{html.escape(each.name)}</h3>{figures}</div>')
+            rows.append(f'<div class="row"><h3>{html.escape(each.name)}</h3><div>{figures}</div></div>')
         sections.append(f"<section>{''.join(rows)}</section>")
     legend = " ".join(f"<b>{html.escape(each.name)}</b>: {html.escape(each.about)}" for each in drawn)
     page = (
