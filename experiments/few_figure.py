@@ -37,6 +37,7 @@ COLOURS = {
     "uniform": "#9e9e9e", "uniform-corrected": "#424242", "class": "#7b3294", "instance": "#d95f02",
     "mixed-corrected": "#e78ac3", "soft": "#66a61e", "soft-200": "#a6d854", "own": "#1f6fb4", "own-200": "#80b1d3",
 }  # fmt: skip
+MARKERS = dict(zip(COLOURS, "osv^PDdX<", strict=True))  # some of the colours are one to colour-blind readers
 LINES = {"all": "-", "kld": "--", "ce": ":"}
 
 
@@ -269,14 +270,15 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
         means = [mean(run.test for run in runs[point].values()) for point in points]
         halves = [quantile(freedom) * deviation / math.sqrt(len(runs[point])) for point in points]
         aside = [point.number * 1.06 ** (place - (len(kinds) - 1) / 2) for point in points]
-        style: dict[str, Any] = {"color": COLOURS[kind], "marker": "o", "markersize": 5, "linewidth": 1.2}
+        style: dict[str, Any] = {"color": COLOURS[kind], "marker": MARKERS[kind], "markersize": 5, "linewidth": 1.2}
         left.errorbar(aside, means, halves, elinewidth=0.7, label=kind, **style)
         spreads = [mean(run.spread for run in runs[point].values()) for point in points]
         right.plot(aside, spreads, **style)
         weak = [i for i, point in enumerate(points) if len(runs[point]) < LEAST]
         hollow: dict[str, Any] = {"markersize": 4, "color": "white", "markeredgecolor": COLOURS[kind], "zorder": 3}
+        hollow |= {"marker": MARKERS[kind], "linestyle": "none"}
         for panel, values in ((left, means), (right, spreads)):
-            panel.plot([aside[i] for i in weak], [values[i] for i in weak], "o", **hollow)
+            panel.plot([aside[i] for i in weak], [values[i] for i in weak], **hollow)
         timed = [i for i, point in enumerate(points) if _name(point) in times]
         for size, i in enumerate(timed, 2):  # the larger, the more negatives
             one: dict[str, Any] = style | {"markersize": 2.5 * size, "elinewidth": 0.7}
@@ -301,8 +303,8 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
         for kind in LINES:
             if kind in times and Point(kind, 0) in runs:
                 value = mean(run.test for run in runs[Point(kind, 0)].values())
-                panels[2].plot([times[kind]], [value], "k*", markersize=10)
-                panels[2].annotate(kind, (times[kind], value), xytext=(5, 5), textcoords="offset points")
+                panels[2].plot([times[kind]], [value], "k*", markersize=10, zorder=3)
+                panels[2].annotate(kind, (times[kind], value), xytext=(0, -16), textcoords="offset points", ha="center")
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
@@ -328,12 +330,14 @@ def course(runs: dict[Point, dict[int, Ended]], number: int, against: str, pictu
             "color": COLOURS.get(kind, "black"),
             "linestyle": LINES.get(kind, "-"),
             "linewidth": 1.3,
+            "marker": MARKERS.get(kind),
+            "markersize": 4.5,
         }
         tested = set.intersection(*({*each[seed].curve} & {*reference[seed].curve} for seed in seeds))
         epochs = sorted(tested)
         gains = [mean(each[seed].curve[e] - reference[seed].curve[e] for seed in seeds) for e in epochs]
         smooth = [mean(gains[max(0, i - 2) : i + 3]) for i in range(len(gains))]
-        left.plot(epochs, smooth, label=f"{kind} ({len(seeds)})", **style)
+        left.plot(epochs, smooth, label=f"{kind} ({len(seeds)})", markevery=4, **style)
         noted = sorted(set.intersection(*({*run.spreads} for run in each.values())))
         right.plot(noted, [mean(run.spreads[e] for run in each.values()) for e in noted], **style)
     left.set(xlabel="epoch", ylabel=f"test accuracy less that of {against}, points")
