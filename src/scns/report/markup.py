@@ -71,7 +71,7 @@ def sortable(name: str, caption: str, heads: Mapping[str, str], rows: Sequence[S
     body = "".join(f"<tr>{_row(row, list(heads.values()))}</tr>" for row in rows)
     return (
         f'<p class="soft" id="{name}-about">{text(caption)}</p>'
-        '<div class="wide" tabindex="0" role="region" aria-label="Table, scrolls sideways">'
+        '<div class="wide long" tabindex="0" role="region" aria-label="Table, scrolls">'
         f'<table class="sortable" id="{name}" aria-describedby="{name}-about" style="--longest:{longest}ch">'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
