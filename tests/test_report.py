@@ -313,7 +313,7 @@ def test_a_story_opens_the_page(tmp_path: Path) -> None:
         title=f"A {NASTY} story",
         about=NASTY,
         networks=[Network(NASTY, "25 labels", Estimate(35.04, 2.1), Estimate(20.6, 0.4), 12.3)],
-        changes=[Change(NASTY, sure, unsure)],
+        changes=[Change(NASTY, sure, unsure), Change("none", Estimate(0.0, 1.0), unsure)],
         picked=[NASTY],
         chance=NASTY,
         following=f"scns {NASTY}",
@@ -325,6 +325,7 @@ def test_a_story_opens_the_page(tmp_path: Path) -> None:
     assert re.search(r'class="mark up">.*?\+3\.0 ± 1\.0', text) and re.search(
         r'mark down unsure">.*?-0\.5 ± 1\.0', text
     )
+    assert 'mark  unsure"><span aria-hidden="true">=</span> +0.0 ± 1.0' in text  # neither up nor down
     assert "comparable with the paper" not in text and 'id="next"' in text and 'href="#next"' in text
     assert [each for each in re.findall("<figcaption>(resnet8[^<]*)", text)] == [
         "resnet8, 3 epochs, 250 images", "resnet8, 3 epochs",

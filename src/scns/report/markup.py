@@ -38,14 +38,19 @@ def spread(value: float | None, deviation: float | None) -> Value:
     return Value(f"{value:.2f} ± {deviation:.2f}", f"{value:.6g}")
 
 
+def mark(points: float, shown: str, *, sure: bool) -> str:
+    """A change as `shown`, with its sign as an arrow and a colour; a dashed frame where it may be chance."""
+    kind, arrow = ("up", "▲") if points > 0 else ("down", "▼") if points < 0 else ("", "=")
+    unsure = "" if sure else " unsure"
+    return f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {shown}</span>'
+
+
 def difference(value: float | Difference | None) -> Value:
     """A difference in points: its sign is an arrow and a colour too; below it the interval, where there is one."""
     if value is None:
         return Value("", "")
     points = value.mean if isinstance(value, Difference) else value
-    kind, arrow = ("up", "▲") if points > 0 else ("down", "▼") if points < 0 else ("", "=")
-    unsure = " unsure" if isinstance(value, Difference) and not value.sign else ""
-    shown = f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {points:+.2f}</span>'
+    shown = mark(points, f"{points:+.2f}", sure=not isinstance(value, Difference) or bool(value.sign))
     if isinstance(value, Difference):
         known = math.isfinite(value.low)
         shown += f"<small>[{value.low:+.2f}, {value.high:+.2f}]</small>" if known else "<small>one pair</small>"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scns.report.markup import Value, number, sortable, text
+from scns.report.markup import Value, mark, number, sortable, text
 from scns.scores import Estimate
 
 RETRIEVAL = (
@@ -83,10 +83,7 @@ class Opening:
 
 
 def _mark(value: Estimate) -> str:
-    kind, arrow = ("up", "▲") if value.mean > 0 else ("down", "▼")
-    unsure = "" if value.sign else " unsure"
-    shown = f"{value.mean:+.1f} ± {value.half:.1f}"
-    return f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {shown}</span>'
+    return mark(value.mean, f"{value.mean:+.1f} ± {value.half:.1f}", sure=bool(value.sign))
 
 
 def _share(value: Estimate) -> Value:
