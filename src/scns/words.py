@@ -172,9 +172,11 @@ def _vectors(source: str | Path, wanted: set[str], exact: set[str], progress: Pr
 def _no_words(strangers: list[str], tokens: dict[str, list[str]], source: str | Path) -> InputError:
     listed = "; ".join(f"'{label}' ({', '.join(tokens[label])})" for label in strangers[:10])
     more = f" and {len(strangers) - 10} more" if len(strangers) > 10 else ""
+    remedy = "rename them or give another source"
+    if len(strangers) < len(tokens):  # else there is nothing to be near to
+        remedy = 'rename them, give another source, or let them be drawn uniformly with on_missing="uniform"'
     return InputError(
-        f"{source} has no vector for any word of {len(strangers)} of {len(tokens)} labels: {listed}{more}; "
-        'rename them, give another source, or let them be drawn uniformly with on_missing="uniform".'
+        f"{source} has no vector for any word of {len(strangers)} of {len(tokens)} labels: {listed}{more}; {remedy}."
     )
 
 
