@@ -48,7 +48,7 @@ def test_the_grid_has_means_and_is_complete(cells: Path) -> None:
     ]
     assert found.values.tolist() == [[60.5, 63, 64.5], [61.5, 64, 65.5]]
     assert found.title == "t3 by runs on cifar100" and "wrn-16-1-resnet14" in found.left_out
-    assert "1 runs of another schedule or size" in found.left_out  # the shrunken one
+    assert "1 run of another schedule or size is not" in found.left_out  # the shrunken one
     assert list(found.groups.values()) == ["cross-entropy alone", "KLD", "Ours"]
 
 
@@ -99,7 +99,7 @@ def test_beta_and_k_of_any_runs(tmp_path: Path) -> None:
     assert by_class.label == "resnet20" and list(by_class.points) == [1, 2, 5]
     assert by_class.points[1] == (base + 0.5, pytest.approx(np.std([0, 1], ddof=1)))
     assert list(by_instance.points) == [0.01, 0.1] and by_instance.plain == 50.0 + len("sampler=uniform-resnet20-0")
-    assert not found.lines["InfoNCE + LM"] and "1 runs of another schedule" in found.left_out
+    assert not found.lines["InfoNCE + LM"] and "1 run of another schedule" in found.left_out
     axes = {
         each.get_title(): each
         for each in from_runs.drawn(read(tmp_path), tmp_path, ["beta-k"]).figures["beta-k-runs"]().axes

@@ -15,6 +15,7 @@ import numpy as np
 
 from scns import curves, recognise, tables
 from scns.errors import InputError
+from scns.phrases import count
 from scns.recipe import CHANCE
 from scns.results import Entry, Results
 from scns.rows import BASELINES, Row
@@ -195,7 +196,8 @@ def _alike(
 
     best = max(groups.values(), key=size)
     others = len(entries) - len(best)
-    return best, f"{others} runs of another schedule or size are not in it." if others else ""
+    verb = "is" if others == 1 else "are"
+    return best, f"{count(others, 'run')} of another schedule or size {verb} not in it." if others else ""
 
 
 def _scale(entry: Entry) -> str:
