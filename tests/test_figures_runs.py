@@ -49,6 +49,8 @@ def test_the_grid_has_means_and_is_complete(cells: Path) -> None:
     assert found.values.tolist() == [[60.5, 63, 64.5], [61.5, 64, 65.5]]
     assert found.title == "t3 by runs on cifar100" and "wrn-16-1-resnet14" in found.left_out
     assert "1 run of another schedule or size is not" in found.left_out  # the shrunken one
+    for draw in from_runs.drawn(read(cells), cells, ["cifar100"]).figures.values():
+        assert draw().axes[0].get_title().startswith("Test accuracy (%), t3 by runs")
     assert list(found.groups.values()) == ["cross-entropy alone", "KLD", "Ours"]
 
 
@@ -100,10 +102,9 @@ def test_beta_and_k_of_any_runs(tmp_path: Path) -> None:
     assert by_class.points[1] == (base + 0.5, pytest.approx(np.std([0, 1], ddof=1)))
     assert list(by_instance.points) == [0.01, 0.1] and by_instance.plain == 50.0 + len("sampler=uniform-resnet20-0")
     assert not found.lines["InfoNCE + LM"] and "1 run of another schedule" in found.left_out
-    axes = {
-        each.get_title(): each
-        for each in from_runs.drawn(read(tmp_path), tmp_path, ["beta-k"]).figures["beta-k-runs"]().axes
-    }
+    figure = from_runs.drawn(read(tmp_path), tmp_path, ["beta-k"]).figures["beta-k-runs"]()
+    assert figure.get_suptitle() == "Runs on cifar10; bars: standard deviation over seeds"
+    axes = {each.get_title(): each for each in figure.axes}
     ticks = [label.get_text() for label in axes["InfoNCE + Class-SCNS"].get_xticklabels()]
     assert ticks[1:] == ["1", "2", "5"]
     assert axes["InfoNCE-LM"].texts[0].get_text() == "no runs with two values"
@@ -120,6 +121,15 @@ def test_curves_are_means_over_seeds_by_pair(cells: Path) -> None:
         put(cells / "many" / name, Recipe(data="cifar10", lr=0.01 * (1 + accuracies[0]), epochs=6), accuracies[0])
     drawn = from_runs.drawn(read(cells / "many"), cells / "many", ["convergence"]).figures
     assert list(drawn) == [f"convergence-runs-cifar10-resnet8-{part}" for part in (1, 2)]
+
+
+def test_runs_without_a_curve_are_counted_where_they_are_many(tmp_path: Path) -> None:
+    put(tmp_path / "whole-0", INFONCE, 50.0)
+    for seed in range(9):
+        put(tmp_path / f"short-{seed}", replace(INFONCE, lr=0.2, seed=seed), 40.0, epochs=4)
+    remarks = from_runs.drawn(read(tmp_path), tmp_path, ["convergence"]).remarks
+    assert len(remarks) == 4 and "short-2/log.jsonl' has 4 epochs" in remarks[2]
+    assert remarks[3] == "convergence: 6 more runs cannot be drawn either."
 
 
 def test_boxes_of_every_table_with_two_columns(cells: Path) -> None:

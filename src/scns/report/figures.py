@@ -115,7 +115,9 @@ def beta_and_k(
         axes.set_ylabel("test accuracy (%)")
     ordered = [_plain(name) for name in networks[::-1]]
     figure.legend([shown[name] for name in ordered], ordered, loc="outside right center", frameon=False)
-    figure.suptitle(_plain(title), fontsize=12)
+    points = [point for drawn in lines.values() for line in drawn for point in line.points.values()]
+    bars = "" if all(math.isnan(deviation) for _, deviation in points) else "; bars: standard deviation over seeds"
+    figure.suptitle(_plain(title) + bars, fontsize=12)
     return figure
 
 
