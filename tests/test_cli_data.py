@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from scns import download
+from scns.data import Images
+from scns.datasets._sheet import contact_sheet
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +73,13 @@ def test_a_sheet_of_many_classes_is_a_grid(scns, tmp_path: Path) -> None:
     assert greens >= {(0, 4 * kind, 0) for kind in range(60)}
 
 
+def test_a_sheet_has_letters_beyond_english_ones() -> None:
+    """Pillow's own font draws the same box for each of them."""
+    pixels, labels = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+    sheets = [contact_sheet(Images(pixels, labels, (name,), (0.5,) * 3, (0.5,) * 3)) for name in "éÄøłяΩ"]
+    assert len({sheet.tobytes() for sheet in sheets}) == 6
+
+
 def test_corrupt_images_stop_it_and_skip_bad_goes_on(scns, own: Path) -> None:
     for row in (1, 3):
         path = own / "train" / "cat" / f"{row}.png"
@@ -80,6 +90,8 @@ def test_corrupt_images_stop_it_and_skip_bad_goes_on(scns, own: Path) -> None:
         ran.err.startswith("scns: 2 of 10 images are corrupt (") and "cat/1.png" in ran.err and "--skip-bad" in ran.err
     )
     assert ran.err.count("\n") == 1
+    ran = scns("train", "mini-ce", "--set", "data=folder", "--set", f"root={own}")  # which has no such option
+    assert ran.code == 2 and "; replace or remove them (`scns data info --skip-bad`" in ran.err
     ran = scns("data", "info", "folder", "--root", own, "--skip-bad")
     assert ran.code == 0 and "train       8   3 to 5" in ran.out
     assert ran.err.count("2 of 10 images are corrupt") == 1 and "left out" in ran.err

@@ -30,10 +30,15 @@ def test_two_classes_with_odd_names_have_whole_titles(scns, tmp_path: Path) -> N
     labels.write_text("cat\ndog $\\oops$\n")
     assert scns("words", "heatmap", labels, "--out", tmp_path / "two.png").code == 0
     parts, title = np.eye(2), "sampling probability, softmax(5 cosine) over 1 classes"
-    figure = plots.class_heatmap(["cat", "dog"], parts, parts, title="cosine of the label vectors", drawn_title=title)
-    figure.draw_without_rendering()
-    left, right = (axes.title.get_window_extent() for axes in figure.axes[:2])
-    assert left.x0 >= 0 and left.x1 < right.x0 and right.x1 <= figure.bbox.x1
+    for names in (["cat", "dog"], ["cat", "a very long name of a class"], ["cat", 9 * "a very long name of a class "]):
+        figure = plots.class_heatmap(names, parts, parts, title="cosine of the label vectors", drawn_title=title)
+        figure.draw_without_rendering()
+        left, right = (axes.title.get_window_extent() for axes in figure.axes[:2])
+        assert left.x0 >= 0 and left.x1 < right.x0 and right.x1 <= figure.bbox.x1
+        for axes in figure.axes[:2]:  # neither map is pressed flat by its labels, nor are those cut off
+            whole = axes.get_tightbbox()
+            assert axes.get_window_extent().width >= 150 and whole is not None
+            assert whole.x0 >= 0 and whole.x1 <= figure.bbox.x1 and whole.y0 >= 0
 
 
 def test_pages_hold_every_class_once_with_like_classes_together() -> None:

@@ -473,7 +473,7 @@ def test_corrupt_images_are_named_and_counted(tiny: Path) -> None:
         spoil(tiny / "train" / "n02" / "images" / f"n02_{row}.JPEG")
     (tiny / "train" / "n03" / "images" / "n03_3.JPEG").write_bytes(b"")
     (tiny / "train" / "n01" / "images" / "n01_2.JPEG").write_bytes(b"no picture at all")
-    message = r"4 of 12 images are corrupt \('.*n01_2.JPEG', '.*n02_0.JPEG', '.*n02_1.JPEG', \.\.\.\); .*--skip-bad"
+    message = r"4 of 12 images are corrupt \('.*n01_2.JPEG', '.*n02_0.JPEG', '.*n02_1.JPEG', \.\.\.\); .*skip_bad=True"
     for _ in range(2):  # from the files, then from the cache
         with pytest.raises(InputError, match=message):
             datasets.load("tiny-imagenet-200", tiny)

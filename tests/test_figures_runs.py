@@ -48,7 +48,9 @@ def test_the_grid_has_means_and_is_complete(cells: Path) -> None:
     ]
     assert found.values.tolist() == [[60.5, 63, 64.5], [61.5, 64, 65.5]]
     assert found.title == "t3 by runs on cifar100" and "wrn-16-1-resnet14" in found.left_out
-    assert "1 runs of another schedule or size" in found.left_out  # the shrunken one
+    assert "1 run of another schedule or size is not" in found.left_out  # the shrunken one
+    for draw in from_runs.drawn(read(cells), cells, ["cifar100"]).figures.values():
+        assert draw().axes[0].get_title().startswith("Test accuracy (%), t3 by runs")
     assert list(found.groups.values()) == ["cross-entropy alone", "KLD", "Ours"]
 
 
@@ -99,7 +101,7 @@ def test_beta_and_k_of_any_runs(tmp_path: Path) -> None:
     assert by_class.label == "resnet20" and list(by_class.points) == [1, 2, 5]
     assert by_class.points[1] == (base + 0.5, pytest.approx(np.std([0, 1], ddof=1)))
     assert list(by_instance.points) == [0.01, 0.1] and by_instance.plain is not None
-    assert not found.lines["InfoNCE + LM"] and "1 runs of another schedule" in found.left_out
+    assert not found.lines["InfoNCE + LM"] and "1 run of another schedule" in found.left_out
     uniform = 50.0 + len("sampler=uniform-resnet20-0")
     assert by_instance.plain[0] == uniform and np.isnan(by_instance.plain[1])
     infonce(tmp_path, 1, sampler="uniform")
@@ -127,12 +129,13 @@ def test_curves_are_means_over_seeds_by_pair(cells: Path) -> None:
     assert list(drawn) == [f"convergence-runs-cifar10-resnet8-{part}" for part in (1, 2)]
 
 
-def test_of_many_runs_without_a_curve_some_say_why(tmp_path: Path) -> None:
-    for seed in range(6):
-        put(tmp_path / f"run-{seed}", Recipe(data="cifar10", seed=seed, epochs=6), 50, epochs=6 if seed == 5 else 2)
-    made = from_runs.drawn(read(tmp_path), tmp_path, ["convergence"])
-    assert len(made.remarks) == 4 and "run-2" in made.remarks[2]
-    assert made.remarks[3] == "convergence: 2 more runs are left out."
+def test_runs_without_a_curve_are_counted_where_they_are_many(tmp_path: Path) -> None:
+    put(tmp_path / "whole-0", INFONCE, 50.0)
+    for seed in range(9):
+        put(tmp_path / f"short-{seed}", replace(INFONCE, lr=0.2, seed=seed), 40.0, epochs=4)
+    remarks = from_runs.drawn(read(tmp_path), tmp_path, ["convergence"]).remarks
+    assert len(remarks) == 4 and "short-2/log.jsonl' has 4 epochs" in remarks[2]
+    assert remarks[3] == "convergence: 6 more runs cannot be drawn either."
 
 
 def test_boxes_of_every_table_with_two_columns(cells: Path) -> None:

@@ -138,9 +138,8 @@ def test_what_is_skipped_is_named_below_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_difference_that_is_shown_as_none_has_no_sign() -> None:
-    assert [markup.sign(points, 1) for points in (0.0, -0.04, 0.04, 0.06, -0.06)] == [
-        ("", "=", "0.0"), ("", "=", "0.0"), ("", "=", "0.0"), ("up", "▲", "+0.1"), ("down", "▼", "-0.1"),
-    ]  # fmt: skip
+    shown = [re.sub("<[^>]*>", "", markup.mark(points, 1, sure=True)) for points in (0.0, -0.04, 0.04, 0.06, -0.06)]
+    assert shown == ["= 0.0", "= 0.0", "= 0.0", "▲ +0.1", "▼ -0.1"]
     assert "▼" not in difference(-0.001).shown
 
 
@@ -355,7 +354,7 @@ def test_a_story_opens_the_page(tmp_path: Path) -> None:
         title=f"A {NASTY} story",
         about=NASTY,
         networks=[Network(NASTY, "25 labels", Estimate(35.04, 2.1), Estimate(20.6, 0.4), 12.3)],
-        changes=[Change(NASTY, sure, unsure)],
+        changes=[Change(NASTY, sure, unsure), Change("none", Estimate(0.0, 1.0), unsure)],
         picked=[NASTY],
         chance=NASTY,
         following=f"scns {NASTY}",
@@ -367,6 +366,7 @@ def test_a_story_opens_the_page(tmp_path: Path) -> None:
     assert re.search(r'class="mark up">.*?\+3\.0 ± 1\.0', text) and re.search(
         r'mark down unsure">.*?-0\.5 ± 1\.0', text
     )
+    assert 'mark  unsure"><span aria-hidden="true">=</span> 0.0 ± 1.0' in text  # neither up nor down
     assert "comparable with the paper" not in text and 'id="next"' in text and 'href="#next"' in text
     assert [each for each in re.findall("<figcaption>(resnet8[^<]*)", text)] == [
         "resnet8, 3 epochs, 250 images", "resnet8, 3 epochs",

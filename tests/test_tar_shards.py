@@ -97,7 +97,7 @@ def test_json_labels_folders_flat_names_and_sizes(tmp_path: Path) -> None:
 def test_a_corrupt_image_is_named_and_can_be_left_out(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write(tmp_path / split / "0.tar", a_png=png(), a_cls=b"0", b_png=png()[:60], b_cls=b"1")
-    with pytest.raises(InputError, match=r"1 of 2 images is corrupt \('.*0\.tar:b\.png'\); replace them, or leave"):
+    with pytest.raises(InputError, match=r"1 of 2 images is corrupt \('.*0\.tar:b\.png'\); replace or remove them"):
         datasets.load("shards", tmp_path)
     with pytest.warns(UserWarning, match="corrupt"):
         assert datasets.load("shards", tmp_path, skip_bad=True).labels.tolist() == [0]

@@ -153,6 +153,10 @@ def test_without_words_classes_are_near_whose_centroids_are(tmp_path: Path) -> N
         InputError, match=r"any word of 9 of 10 labels.*on_missing=uniform, or words= .empty. for centr"
     ):
         single(unknown, tmp_path / "other")
+    strange.write_text("zebra 1.0 2.0\n")
+    with pytest.raises(InputError, match=r"10 of 10 labels.* source\. In a recipe: words=FILE, or words= .empty."):
+        single(replace(unknown, on_missing="uniform"), tmp_path / "other")
+    strange.write_text("zebra 1.0 2.0\ncat 3.0 4.0\n")
     alike = single(replace(unknown, on_missing="uniform"), tmp_path / "alike").method.sampler
     assert torch.equal(alike.integers, alike.integers[:, :1].expand(-1, 2))  # type: ignore[union-attr, index]
 

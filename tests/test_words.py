@@ -227,8 +227,10 @@ def test_bad_arguments_are_named() -> None:
             words.label_vectors(names)
     with pytest.raises(InputError, match="Unknown label set 'cifar'"):
         words.label_names("cifar")
-    with pytest.raises(InputError, match="any word of 1 of 1 labels"):
-        words.label_vectors(["qwrtz"], on_missing="uniform")
+    with pytest.raises(
+        InputError, match=r"any word of 1 of 1 labels: .*; rename them or give a file of word vectors as source\.$"
+    ):
+        words.label_vectors(["qwrtz"], on_missing="uniform")  # is given already, and no remedy
 
 
 def test_class_embeddings_are_means_of_unit_rows() -> None:

@@ -11,7 +11,10 @@ _ROW = 72  # bytes a row on the host beside the table: its place, slice and labe
 
 
 def table_bytes(rows: int, k: int, *, positive: bool = True) -> int:
-    """What a table takes, in memory and on disk: int32 and float16 for every neighbour, float16 for `positive`."""
+    """What a table takes, in memory and on disk: int32 and float16 for every neighbour, float16 for `positive`.
+
+    Labels and groups, 4 bytes a row each, are not counted.
+    """
     return rows * (k * 6 + 2 * positive)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from scns.errors import InputError
+from scns.phrases import count
 
 WINDOW = 5  # epochs in a trailing mean: the paper says "converges" without a rule, and this is ours
 WITHIN = (0.1, 0.2, 0.5)  # points below the best trailing mean
@@ -57,5 +58,5 @@ def accuracies(path: Path) -> list[float]:
         few = f"{len(tested)} of {len(main)} epochs"
         raise InputError(f"'{path}' has the test accuracy of {few}; run with evaluate_every=1 to draw it.")
     if len(tested) < WINDOW:
-        raise InputError(f"'{path}' has {len(tested)} epochs, but convergence needs at least {WINDOW}.")
+        raise InputError(f"'{path}' has {count(len(tested), 'epoch')}, but convergence needs at least {WINDOW}.")
     return tested

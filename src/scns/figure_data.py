@@ -15,6 +15,7 @@ import numpy as np
 
 from scns import curves, recognise, tables
 from scns.errors import InputError
+from scns.phrases import count
 from scns.recipe import CHANCE
 from scns.results import Entry, Results
 from scns.rows import BASELINES, Row
@@ -78,10 +79,8 @@ def grid(results: Results, table: str, *, pairs: int = 1) -> Grid:
         accuracies.setdefault((entry.cell.column.slug, entry.cell.row.slug), []).append(entry.test)
     kept_pairs, kept_rows, gone = _complete(accuracies)
     if len(kept_rows) < 2 or len(kept_pairs) < pairs:
-        raise InputError(
-            f"Runs of {table} share {len(kept_rows)} methods on {len(kept_pairs)} columns, but the figure needs 2 "
-            f"methods on {pairs}; {needed}"
-        )
+        shared = f"{count(len(kept_rows), 'method')} on {count(len(kept_pairs), 'column')}"
+        raise InputError(f"Runs of {table} share {shared}, but the figure needs 2 methods on {pairs}; {needed}")
     values = np.array([[mean(accuracies[pair, row]) for row in kept_rows] for pair in kept_pairs])
     names = [rows[row].title for row in kept_rows]
     groups = {name: _group(rows[row]) for name, row in zip(names, kept_rows, strict=True)}
@@ -199,7 +198,8 @@ def _alike(
 
     best = max(groups.values(), key=size)
     others = len(entries) - len(best)
-    return best, f"{others} runs of another schedule or size are not in it." if others else ""
+    verb = "is" if others == 1 else "are"
+    return best, f"{count(others, 'run')} of another schedule or size {verb} not in it." if others else ""
 
 
 def _scale(entry: Entry) -> str:

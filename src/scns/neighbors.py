@@ -131,7 +131,7 @@ class NeighborTable:
 
     @staticmethod
     def bytes(rows: int, k: int, *, positive: bool = True) -> int:
-        """What a table takes, in memory and on disk."""
+        """What a table takes, in memory and on disk, without its labels and groups."""
         return budget.table_bytes(rows, k, positive=positive)
 
     def to(self, device: torch.device | str) -> "NeighborTable":

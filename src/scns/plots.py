@@ -18,6 +18,7 @@ ENDINGS = ("png", "pdf", "svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 STYLES = ("-", "--", "-.", ":")
 _CELL = 0.27  # inches a class takes in a heat-map: a 9-point label fits
+_LETTER, _USUAL, _LONGEST = 0.075, 14, 40  # inches of a label's letter, letters there is always room for, letters shown
 
 
 def coverage_curves(
@@ -50,20 +51,21 @@ def class_heatmap(
     names: Sequence[str], cosine: np.ndarray, probability: np.ndarray, *, title: str, drawn_title: str
 ) -> Figure:
     """Two panels over the same classes: cosine of the label vectors, and the probability to draw a column for a row."""
-    side = _CELL * len(names)
-    figure = new_figure(2 * side + 5.2, side + 2.6)
+    shown = [name.replace("_", " ") for name in names]
+    shown = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in shown]
+    side, room = _CELL * len(names), _LETTER * max(0, max(map(len, shown)) - _USUAL)
+    figure = new_figure(2 * (side + room) + 5.2, side + room + 2.6)
     left, right = figure.subplots(1, 2)
     drawn = np.where(np.eye(len(names), dtype=bool), np.nan, probability)
     panels = ((left, cosine, title, min(0.0, float(cosine.min())), 1.0), (right, drawn, drawn_title, 0.0, None))
     for axes, values, heading, lowest, highest in panels:
         image = axes.imshow(values, cmap="viridis", vmin=lowest, vmax=highest)
         axes.set_facecolor("0.85")  # the own class is never drawn
-        shown = [plain(name.replace("_", " ")) for name in names]
-        axes.set_xticks(range(len(names)), shown, rotation=90, fontsize=9)
-        axes.set_yticks(range(len(names)), shown, fontsize=9)
+        axes.set_xticks(range(len(names)), map(plain, shown), rotation=90, fontsize=9)
+        axes.set_yticks(range(len(names)), map(plain, shown), fontsize=9)
         axes.tick_params(length=0)
-        # Half of the figure is a panel's, and an inch holds 11 letters of 11 points.
-        axes.set_title(plain(textwrap.fill(heading, int(11 * (figure.get_figwidth() / 2 - 0.3)))), fontsize=11)
+        # Half of the figure is a panel's, less what long labels take, and an inch holds 11 letters of 11 points.
+        axes.set_title(plain(textwrap.fill(heading, int(11 * (side + 2.3)))), fontsize=11)
         figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02)
     right.set_xlabel("class drawn as a negative")
     right.set_ylabel("class of the anchor")

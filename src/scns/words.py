@@ -174,10 +174,15 @@ def _no_words(strangers: list[str], tokens: dict[str, list[str]], source: str | 
     listed = "; ".join(f"'{label}' ({', '.join(tokens[label])})" for label in strangers[:10])
     more = f" and {len(strangers) - 10} more" if len(strangers) > 10 else ""
     held = "glove, which is bundled with the words of the CIFAR and Tiny-ImageNet labels alone,"
+    remedy = "rename them or give a file of word vectors as source"
+    if len(strangers) < len(tokens):  # else there is nothing to be near to
+        remedy = (
+            "rename them, give a file of word vectors as source, or let them be drawn uniformly with "
+            'on_missing="uniform"'
+        )
     return InputError(
         f"{held if source == 'glove' else source} has no vector for any word of {len(strangers)} of {len(tokens)} "
-        f"labels: {listed}{more}; rename them, give a file of word vectors as source, or let them be drawn uniformly "
-        'with on_missing="uniform".'
+        f"labels: {listed}{more}; {remedy}."
     )
 
 

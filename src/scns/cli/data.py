@@ -8,6 +8,7 @@ import typer
 
 from scns.cli import screen
 from scns.errors import InputError
+from scns.phrases import count
 
 if TYPE_CHECKING:
     from scns.data import Images
@@ -16,7 +17,9 @@ app = typer.Typer(help="Fetch data sets and look at them.", no_args_is_help=True
 
 Name = Annotated[str, typer.Argument(help="Data set: see `scns data list`.", show_default=False)]
 Root = Annotated[Path, typer.Option(help="The folder that holds the data set's own folder.")]
-Size = Annotated[int | None, typer.Option(help="Pixels a side, for your own images (`folder`); by default 32.")]
+Size = Annotated[
+    int | None, typer.Option(help="Pixels a side, for your own images (`folder`, `shards`); by default 32.")
+]
 _MEGABYTE = 1_000_000
 
 
@@ -111,7 +114,7 @@ def pack(
         images = _load(name, root, split, {} if size is None else {"size": size})
         with screen.progress(f"Packing {split}", "images") as advance:
             paths = write(images, out, split, each=each, progress=advance)
-        screen.out.print(f"{paths[0].parent}: {len(images):,} images in {len(paths)} shards")
+        screen.out.print(f"{paths[0].parent}: {len(images):,} images in {count(len(paths), 'shard')}")
 
 
 def _load(name: str, root: Path, split: str, options: dict[str, object]) -> "Images":

@@ -276,7 +276,7 @@ def merge(
     from scns.neighbors import merge as merge_shards
 
     rows = merge_shards(list(shards), out)
-    screen.out.print(f"Wrote {out}: {rows} rows of {len(shards)} shards.")
+    screen.out.print(f"Wrote {out}: {rows:,} rows of {len(shards)} shards.")
 
 
 @app.command()

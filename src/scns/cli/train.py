@@ -250,7 +250,7 @@ def _embed_shards(student: "Student", images: "Images", out: Path, parts: int, a
         screen.out.print(f"{path}: {found.shape[0]:,} x {found.shape[1]}, float32")
     paths = [shard_path(out, part, parts) for part in range(1, parts + 1)]
     if index_shards(paths, index_path(out), about):
-        screen.out.print(f"{index_path(out)}: {len(images):,} images in {parts} shards")
+        screen.out.print(f"{index_path(out)}: {len(images):,} images in {count(parts, 'shard')}")
 
 
 def _weights_of(run: Path) -> str:

@@ -82,7 +82,8 @@ def decoded(
         raise InputError(f"None of the {len(bad):,} images like '{bad[0]}' can be decoded as JPEG, PNG or WebP.")
     if bad and not skip_bad:
         raise InputError(
-            f"{_counted(bad, len(paths))}; replace them, or leave them out with --skip-bad (skip_bad=True)."
+            f"{_counted(bad, len(paths))}; replace or remove them (`scns data info --skip-bad` and "
+            "scns.datasets.load(..., skip_bad=True) leave them out)."
         )
     if bad:
         warnings.warn(f"{_counted(bad, len(paths))} and left out.", stacklevel=4)  # 4: the caller of datasets.load

@@ -2,6 +2,7 @@
 
 import math
 
+import matplotlib
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
@@ -17,7 +18,7 @@ def contact_sheet(images: Images) -> Image.Image:
     """The first images of every class: a row a class up to 20 classes, else a grid of four images a class."""
     few = images.classes <= _ROWS
     across = 12 if few else 4
-    font = ImageFont.load_default(_FONT)
+    font = _font()
     step = _TILE + _GAP
     strip = across * step
     label = max(math.ceil(font.getlength(name)) for name in images.names) + 3 * _GAP if few else 0
@@ -47,7 +48,12 @@ def _tiles(images: Images, kind: int, count: int) -> list[Image.Image]:
     return [Image.fromarray(picture).resize((_TILE, _TILE), method) for picture in pixels]
 
 
-def _shortened(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+def _font() -> ImageFont.FreeTypeFont:
+    """The font of the figures: Pillow's own has no letters beyond English ones, and draws boxes in their place."""
+    return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", _FONT)
+
+
+def _shortened(name: str, font: ImageFont.FreeTypeFont, width: float) -> str:
     if font.getlength(name) <= width:
         return name
     while font.getlength(name + "...") > width:

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from scns import draws, figure_data, plots, tables, views, words
 from scns.errors import InputError
+from scns.phrases import count
 from scns.report import figures, sphere
 from scns.results import Results
 from scns.views import View
 
 _TOGETHER = 12  # curves in one figure: colours (6) and line styles (4) repeat after as many
-_TOLD = 3  # runs without a curve: of hundreds, the first say why
+_TOLD = 3  # runs without a curve that are named: there may be hundreds
 _SHOWN = 26  # classes in a figure that stays readable
 _NEAREST, _NEGATIVES = 24, 260  # on the sphere: those marked, and all; as in the figure of the paper's text
 
@@ -86,7 +87,7 @@ def _maps(made: Drawn, source: Source, *, name: str, table: str) -> None:
             found.methods,
             found.values,
             normalised=normalised,
-            title=f"{found.title}; {kind}",
+            title=f"Test accuracy (%), {found.title}; {kind}",
         )
 
 
@@ -120,7 +121,8 @@ def _convergence(made: Drawn, source: Source) -> None:
     """Curves of one student and teacher together, a dozen in a figure."""
     found, left_out = figure_data.curves_by_pair(source.results, source.folder)
     made.remarks.extend(f"convergence: {sentence}" for sentence in left_out[:_TOLD])
-    _remark(made, "convergence", f"{len(left_out) - _TOLD} more runs are left out." if len(left_out) > _TOLD else "")
+    if more := left_out[_TOLD:]:
+        made.remarks.append(f"convergence: {count(len(more), 'more run')} cannot be drawn either.")
     for pair, lines in found.items():
         labels = list(lines)
         for start in range(0, len(labels), _TOGETHER):

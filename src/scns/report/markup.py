@@ -38,11 +38,13 @@ def spread(value: float | None, deviation: float | None) -> Value:
     return Value(f"{value:.2f} ± {deviation:.2f}", f"{value:.6g}")
 
 
-def sign(points: float, digits: int) -> tuple[str, str, str]:
-    """The class of a difference, its arrow and its number, which agree: what is shown as 0.0 has no sign."""
+def mark(points: float, digits: int, *, sure: bool, half: str = "") -> str:
+    """A change with its sign as an arrow and a colour, none where it reads 0.0; framed by dashes if it may be chance."""
     shown = f"{points:+.{digits}f}"
     kind, arrow = ("", "=") if not float(shown) else ("up", "▲") if points > 0 else ("down", "▼")
-    return kind, arrow, shown if kind else shown[1:]
+    unsure = "" if sure else " unsure"
+    number = shown if kind else shown[1:]
+    return f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {number}{half}</span>'
 
 
 def difference(value: float | Difference | None) -> Value:
@@ -50,9 +52,7 @@ def difference(value: float | Difference | None) -> Value:
     if value is None:
         return Value("", "")
     points = value.mean if isinstance(value, Difference) else value
-    kind, arrow, digits = sign(points, 2)
-    unsure = " unsure" if isinstance(value, Difference) and not value.sign else ""
-    shown = f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {digits}</span>'
+    shown = mark(points, 2, sure=not isinstance(value, Difference) or bool(value.sign))
     if isinstance(value, Difference):
         known = math.isfinite(value.low)
         shown += f"<small>[{value.low:+.2f}, {value.high:+.2f}]</small>" if known else "<small>one pair</small>"

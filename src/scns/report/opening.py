@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scns.report.markup import Value, number, sign, sortable, text
+from scns.report.markup import Value, mark, number, sortable, text
 from scns.scores import Estimate
 
 RETRIEVAL = (
@@ -83,10 +83,7 @@ class Opening:
 
 
 def _mark(value: Estimate) -> str:
-    kind, arrow, points = sign(value.mean, 1)
-    unsure = "" if value.sign else " unsure"
-    shown = f"{points} ± {value.half:.1f}"
-    return f'<span class="mark {kind}{unsure}"><span aria-hidden="true">{arrow}</span> {shown}</span>'
+    return mark(value.mean, 1, sure=bool(value.sign), half=f" ± {value.half:.1f}")
 
 
 def _share(value: Estimate) -> Value:
