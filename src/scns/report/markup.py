@@ -39,7 +39,7 @@ def spread(value: float | None, deviation: float | None) -> Value:
 
 
 def mark(points: float, digits: int, *, sure: bool, half: str = "") -> str:
-    """A change with its sign as an arrow and a colour, none where it reads 0.0; framed by dashes if it may be chance."""
+    """A change, its sign as an arrow and a colour, none where it reads 0.0; a dashed frame if it may be chance."""
     shown = f"{points:+.{digits}f}"
     kind, arrow = ("", "=") if not float(shown) else ("up", "▲") if points > 0 else ("down", "▼")
     unsure = "" if sure else " unsure"
