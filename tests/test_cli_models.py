@@ -1,5 +1,7 @@
 """`scns models` as a person uses it."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -27,6 +29,16 @@ def test_the_table_has_every_network_and_its_numbers(scns: Callable) -> None:
     assert rows["resnet50-imagenet"][1] == "23,528,522" and rows["densenet121-imagenet"][-1] == "1024"
     order = [(family, int(parameters.replace(",", ""))) for family, parameters, *_ in rows.values()]
     assert order == sorted(order)
+
+
+def test_counting_needs_no_compiler() -> None:
+    """On the device "meta" torch imports its compiler for a sum or a draw: two seconds more for a table of shapes."""
+    code = (
+        "import sys; from scns import models;"
+        "assert all(models.flops(models.outline(names[0], 10), 32) for names in models.families().values());"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_classes_change_the_parameters(scns: Callable) -> None:

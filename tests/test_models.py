@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scns import models
+from scns import models, plugins
 from scns.errors import InputError
 from scns.models import _weights
 from scns.models._network import Network
@@ -445,6 +445,20 @@ def test_the_documented_network_is_found_by_its_file_alone(tmp_path: Path, monke
     seen = models.build("plain-16", 10)(torch.randn(2, 3, 40, 40), features=True)
     assert seen.logits.shape == (2, 10) and seen.embedding.shape == (2, 64)
     assert [found.shape[1] for found in seen.maps] == [16, 32, 64]
+
+
+def test_the_folder_is_read_again_only_for_a_name_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, names = [], plugins.names
+    monkeypatch.setattr(plugins, "names", lambda package: looks.append(package) or names(package))
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    for _ in range(3):
+        models.build("resnet8", 10)
+    assert len(looks) == 1
+    (tmp_path / "late.py").write_text(examples()[0].replace("plain-", "late-"))
+    assert models.build("late-16", 10).width == 64 and len(looks) == 2
+    monkeypatch.setattr(models, "__path__", models.__path__[:-1])
+    with pytest.raises(InputError, match="Unknown network 'late-16'"):
+        models.build("late-16", 10)
 
 
 def test_the_documented_hooks_run(capsys: pytest.CaptureFixture[str]) -> None:

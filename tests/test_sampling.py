@@ -320,6 +320,18 @@ def test_clusters_are_inside_classes_and_deterministic() -> None:
     assert torch.allclose(one_each.probabilities(EVERY), exact.probabilities(EVERY), atol=1e-5)
 
 
+@pytest.mark.parametrize("clusters", [None, 24])
+def test_soft_weighs_some_anchors_at_a_time(clusters: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, counted = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters), []
+    integers = sampler._integers
+    sampler._integers = lambda scores, anchors: counted.append(len(anchors)) or integers(scores, anchors)
+    whole = sampler.weights(EVERY, 9, correct=True)
+    monkeypatch.setattr(soft, "_CACHED", sampler.candidates)
+    pieces = sampler.weights(EVERY, 9, correct=True)
+    assert all(torch.equal(*each) for each in zip(whole, pieces, strict=True))
+    assert counted[0] == COUNT == sum(counted[1:]) and len(counted) > 2
+
+
 def test_soft_refreshed_follows_new_embeddings() -> None:
     moved = X.flip(0)
     for clusters in (None, 24):

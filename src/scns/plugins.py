@@ -17,9 +17,14 @@ def names(package: ModuleType) -> dict[str, str]:
     return offered
 
 
+_found: dict[tuple[str, ...], dict[str, str]] = {}  # what a package offered, by its name and folders, at the last look
+
+
 def find(package: ModuleType, kind: str, name: str) -> ModuleType:
-    """The module of `package` that offers `name`."""
-    offered = names(package)
-    if name not in offered:
-        raise unknown(kind, name, offered)
-    return importlib.import_module(offered[name])
+    """The module of `package` that offers `name`; only an unknown one is looked for in the folders again."""
+    place = (package.__name__, *package.__path__)
+    if name not in _found.get(place, {}):
+        _found[place] = names(package)
+    if name not in _found[place]:
+        raise unknown(kind, name, _found[place])
+    return importlib.import_module(_found[place][name])

@@ -216,7 +216,8 @@ def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 
 @cache
 def _types() -> dict[str, Any]:
-    return get_type_hints(Recipe)
+    """The type of each key: str, int, float, bool, tuple or dict."""
+    return {key: get_origin(kind) or kind for key, kind in get_type_hints(Recipe).items()}
 
 
 def _typed(key: str, text: str, method: str) -> Any:
@@ -235,7 +236,9 @@ def _takes(method: str, key: str) -> bool:
 
 def _checked(key: str, value: Any) -> Any:
     """The value as the type of its key: whole numbers are numbers, lists are tuples."""
-    wanted = get_origin(_types()[key]) or _types()[key]
+    wanted = _types()[key]
+    if wanted is type(value) and wanted not in (tuple, dict):
+        return value
     if wanted is tuple:
         value = tuple(value) if isinstance(value, list | tuple) else (value,) if value != "" else ()
         fits = all(isinstance(each, int) and not isinstance(each, bool) for each in value)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -97,7 +97,7 @@ class Results:
     def lines(self) -> list[Line]:
         return [line for line, _ in self.groups]
 
-    @property
+    @cached_property
     def groups(self) -> list[tuple[Line, list[Entry]]]:
         """Each line with its runs."""
         groups: dict[str, list[Entry]] = {}

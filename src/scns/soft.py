@@ -15,6 +15,7 @@ from scns.sampling import Negatives, Pool, constants
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
 _ROWS = 16  # anchors that a CPU multiplies at least: it rounds products of fewer in another way
+_CACHED = 1 << 19  # numbers that a core weighs at a time: 4 MB, which a dozen passes need not fetch from memory again
 _AT_ONCE = 1 << 24  # numbers of a tensor in k-means, of embeddings or similarities: 64 MB, or 128 of integers
 
 
@@ -135,12 +136,23 @@ class SoftNegatives(Negatives):
             anchor = F.pad(anchor, (0, 0, 0, _ROWS - len(anchors)))
         with torch.autocast(anchor.device.type, enabled=False):  # else draws would depend on it
             scores = (anchor @ others.T)[: len(anchors)]
+        if self.clusters is None and has.TRITON and scores.is_cuda:
+            return self._added_up(scores, self.pool.start[anchors], self.pool.stop[anchors], anchors)
+        if not checks.readable(scores):
+            return self._integers(scores, anchors).cumsum_(1)
+        ends = self.pool.order.new_empty(scores.shape)
+        step = max(1, _CACHED * torch.get_num_threads() // scores.shape[1])
+        for first in range(0, len(anchors), step):
+            some = slice(first, first + step)
+            torch.cumsum(self._integers(scores[some], anchors[some]), 1, out=ends[some])
+        return ends
+
+    def _integers(self, scores: Tensor, anchors: Tensor) -> Tensor:
+        """Those weights before they are added up, of the anchors' cosines with all candidates."""
         if self.clusters is None:
-            start, stop = self.pool.start[anchors], self.pool.stop[anchors]
-            if has.TRITON and scores.is_cuda:
-                return self._added_up(scores, start, stop, anchors)
+            start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
             place = columns(len(self.pool), anchors)
-            absent = (place >= start[:, None]) & (place < stop[:, None])
+            absent = (place >= start) & (place < stop)
             log_weights, sizes = self.scale * scores.double(), self.pool.size.new_ones(())
         else:
             own = self.pool.labels[anchors, None]
@@ -148,7 +160,7 @@ class SoftNegatives(Negatives):
             log_weights = self.scale * scores.double() + sizes.double().log()
         integers = chances.as_integers(log_weights.masked_fill_(absent, -torch.inf))  # in place: they may be batch x n
         share = self._share(anchors, integers.sum(1))
-        return integers.add_((share[:, None] * sizes).round().long()).masked_fill_(absent, 0).cumsum_(1)
+        return integers.add_((share[:, None] * sizes).round().long()).masked_fill_(absent, 0)
 
     def _added_up(self, scores: Tensor, start: Tensor, stop: Tensor, anchors: Tensor) -> Tensor:
         """The same of scores [batch, n] by kernels of our own; a class's samples are from `start` to `stop`."""

@@ -61,9 +61,12 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups:
 
 
 def initialise(network: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_out") -> None:
-    """Draw every convolution from N(0, 2 / fan) (He et al., 2015); batch norms are 1 and 0 already."""
+    """Draw every convolution from N(0, 2 / fan) (He et al., 2015); batch norms are 1 and 0 already.
+
+    On the device "meta" there are no numbers to draw, but torch would import its compiler for it: two seconds.
+    """
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
             nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

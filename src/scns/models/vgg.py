@@ -35,7 +35,8 @@ class VGG(Network):
         self.width = inputs
         self.classifier = nn.Linear(inputs, classes)
         initialise(self)
-        nn.init.normal_(self.classifier.weight, std=0.01)
+        if not self.classifier.weight.is_meta:  # there torch would import its compiler first
+            nn.init.normal_(self.classifier.weight, std=0.01)
         nn.init.zeros_(self.classifier.bias)
 
     def embed(self, images: Tensor, keep: Keep) -> Tensor:

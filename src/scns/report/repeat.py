@@ -2,6 +2,8 @@
 
 import shlex
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 from scns import recipes
 from scns.checkpoint import as_it_was, resolved
@@ -14,17 +16,22 @@ def command(recipe: Recipe, path: str) -> str:
     out = ["--out", f"again/{path}"]  # a folder of its own, below which the cell of a table keeps its name
     # Where tables lie is no part of a setting, but a default may go by it: its value is then part of the line.
     wanted = as_it_was(replace(recipe, tables="replicated"), resolved(recipe))
-    lines = [line for name in recipes.names() if (line := _from(name, wanted)) is not None]
+    meant = resolved(wanted)
+    lines = [line for name, base in _named().items() if (line := _from(name, base, wanted, meant)) is not None]
     if not lines:
         return shlex.join(["scns", "train", f"{path}/recipe.json", *out])
     shortest: list[str] = min(lines, key=len)
     return shlex.join([*shortest, *out])
 
 
-def _from(name: str, recipe: Recipe) -> list[str] | None:
+@cache
+def _named() -> dict[str, Recipe]:
+    return {name: recipes.named(name) for name in recipes.names()}
+
+
+def _from(name: str, base: Recipe, recipe: Recipe, meant: dict[str, Any]) -> list[str] | None:
     """The words that make the recipe of a named one; None where the command line cannot say it."""
-    base = recipes.named(name)
-    meant = resolved(recipe) if base.method == recipe.method else {}
+    meant = meant if base.method == recipe.method else {}
     changed = {key: new for key, (_, new) in differences(base, recipe).items() if key != "arguments"}
     if meant:  # a preset is what it means
         changed.pop("preset", None)
