@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scns import functional
 from scns.errors import InputError
-from scns.memory import FeatureQueue, FeatureTable
+from scns.memory import FeatureQueue, FeatureTable, Part
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "paper.json").read_text())["oim"]
 
@@ -295,3 +295,15 @@ def test_a_feature_without_a_number_does_not_enter_the_queue() -> None:
     with pytest.raises(InputError, match="numbers of samples, from 0, but one is -1"):
         queue.push(unit(2, 4), torch.tensor([3, -1]), torch.tensor([0, 1]))
     assert int(queue.cursor) == 0
+
+
+@pytest.mark.parametrize(("rows", "gathers"), [(330, True), (320, False)])
+def test_few_rows_of_each_of_many_anchors_are_gathered(
+    rows: int, gathers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows in all than the table has, but few of it for each anchor: a product with all would take longer."""
+    table, asked, picked = FeatureTable(rows, 8), torch.randint(rows, (64, 10)), []
+    z = F.normalize(torch.randn(64, 8), dim=1)
+    whole = (z @ table.features.T).gather(1, asked)
+    monkeypatch.setattr(Part, "picked", lambda self, *given: picked.append(given) or whole)
+    assert torch.allclose(table.logits(z, asked), whole, atol=1e-6) and bool(picked) != gathers
