@@ -17,7 +17,7 @@ from scns.functional.inputs import check_positive
 from scns.world import World
 
 _ALONE = World()
-_RATIO = 32  # products that a CPU does in the time of gathering one row
+_RATIO = 32  # products that a CPU does at least in the time of gathering one row
 
 
 class Part:
@@ -71,7 +71,7 @@ class Part:
             return self.world.joined_columns(own, self.world.sizes(self.total))
         if rows is None:
             return z @ table.T
-        few = not z.is_cuda and rows.shape[1] * _RATIO < len(table)
+        few = not z.is_cuda and rows.shape[1] * max(_RATIO, z.shape[1]) < len(table)  # nor larger than the product
         if rows.numel() > len(table) and not few:
             return self.picked(z, table, rows)
         place = self.place(rows)
