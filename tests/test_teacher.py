@@ -150,7 +150,7 @@ def test_without_words_classes_are_near_whose_centroids_are(tmp_path: Path) -> N
     strange.write_text("zebra 1.0 2.0\ncat 3.0 4.0\n")
     unknown = replace(wanted, words=str(strange))
     with pytest.raises(
-        InputError, match=r"any word of 9 of 10 labels.*on_missing=uniform, or words= .empty. for centr"
+        InputError, match=r"any word of 9 of 10 labels.*on_missing=.uniform.*words=FILE, or words= .empty. for centr"
     ):
         single(unknown, tmp_path / "other")
     strange.write_text("zebra 1.0 2.0\n")

@@ -328,8 +328,7 @@ def _label_vectors(names: tuple[str, ...], source: str, on_missing: str) -> Tens
     try:
         return words.label_vectors(list(names), source, on_missing)
     except InputError as error:
-        uniform = "on_missing=uniform, " if "on_missing" in str(error) else ""  # where that would help
-        remedy = f"words=FILE, {uniform}or words= (empty) for centroids by its teacher"
+        remedy = "words=FILE, or words= (empty) for centroids by its teacher"
         raise InputError(f"{error} In a recipe: {remedy}.") from None
 
 

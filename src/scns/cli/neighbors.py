@@ -316,11 +316,12 @@ def _pictures(
 ) -> "tuple[NeighborTable, Tensor, Tensor | None, list[str]]":
     from scns import datasets
     from scns.arrays import load_array
+    from scns.cli.words import label_lines
     from scns.neighbors import NeighborTable
 
     loaded = NeighborTable.load(path)
     labels = None if loaded.labels is None else loaded.labels.long()
-    words = [] if names is None else _names(names)
+    words = [] if names is None else label_lines(names)
     if images in datasets.names():
         data = datasets.load(images, root)
         pixels, labels, words = (
@@ -344,13 +345,6 @@ def _pictures(
             "table's rows: a data set's name stands for its training images, a .npy file for any."
         )
     return loaded, pixels, labels, words
-
-
-def _names(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise InputError(f"'{path}' is not a text file in UTF-8; give one with a label a line.") from None
 
 
 def _check_ending(out: Path) -> None:

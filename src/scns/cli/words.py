@@ -109,13 +109,20 @@ def _names(name: str, root: Path | None) -> tuple[str, ...]:
         return words.label_names(name)
     if not Path(name).is_file():
         return datasets.load(name, root, split="test").names
-    try:
-        names = tuple(line.strip() for line in Path(name).read_text(encoding="utf-8").splitlines() if line.strip())
-    except UnicodeDecodeError as error:
-        raise InputError(f"'{name}' is not a text file; give one with a label a line.") from error
+    names = tuple(line.strip() for line in label_lines(Path(name)) if line.strip())
     if len(names) < 2:
         raise InputError(f"'{name}' names {len(names)} classes, but at least 2 are needed, one a line.")
     return names
+
+
+def label_lines(path: Path) -> list[str]:
+    """The lines of a text file with a label a line."""
+    from scns.errors import InputError
+
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise InputError(f"'{path}' is not a text file in UTF-8; give one with a label a line.") from None
 
 
 def _vectors(names: tuple[str, ...], source: str, on_missing: str) -> "Tensor":

@@ -1,0 +1,162 @@
+"""What docs/results.md and the README's table tell is what the runs in docs/results have."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+RESULTS = (ROOT / "docs" / "results.md").read_text().replace("**", "")
+
+
+def test_means_and_intervals_are_those_of_the_runs_that_are_kept() -> None:
+    from scns import claims, results
+
+    kept = {}  # as a page shows it -> the runs, as it shows them
+    for _, entries in results.read(ROOT / "docs" / "results").groups:
+        tests = [entry.test for entry in entries]
+        found = claims.interval(tests)
+        half = f" +- {found.high - found.mean:.2f}" if len(tests) > 1 else ""
+        kept[f"{found.mean:.2f}{half}"] = ", ".join(f"{test:.2f}" for test in tests)
+    told = re.findall(r"(\d\d\.\d\d \+- \d\.\d\d) \(([\d., ]+)\)", RESULTS)
+    assert len(told) >= 5 and all(kept[shown] == runs for shown, runs in told)
+    table = README.split("## Results")[1].split("\n\n")[0].replace("**", "")
+    shown = re.findall(r"\d\d\.\d\d \+- \d\.\d\d", table)
+    assert len(shown) >= 10 and not [each for each in shown if each not in kept]
+
+
+@pytest.mark.parametrize(
+    ("section", "folder"), [("Which untold setting it is", "why"), ("One setting changed", "few-levers")]
+)
+def test_accuracies_of_a_table_are_those_of_its_folder(section: str, folder: str) -> None:
+    page = RESULTS.split(f"# {section}\n")[1].split("\n#")[0]
+    table = " ".join(line for line in page.splitlines() if line.startswith("|"))
+    results = (ROOT / "docs" / "results" / folder).rglob("result.json")
+    kept = {f"{json.loads(path.read_text())['test']:.2f}" for path in results}
+    in_page, in_table = (set(re.findall(r"\b\d\d\.\d\d\b", text)) for text in (page, table))
+    assert len(in_table) >= 8 and in_table <= kept <= in_page
+
+
+def test_differences_of_a_table_are_those_of_its_rows() -> None:
+    from scns.claims import interval
+
+    def shown(tests: list[float], base: list[float]) -> str:
+        found = interval([one - other for one, other in zip(tests, base, strict=False)])
+        return f"{found.mean:+.2f}" + (f" +- {found.high - found.mean:.2f}" if len(tests) > 1 else "")
+
+    def rows(section: str) -> list[list[str]]:
+        page = RESULTS.split(f"# {section}\n")[1].split("\n#")[0]
+        return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+
+    changed = rows("One setting changed")[2:]
+    levers = [([float(cell) for cell in row[1:4] if cell], row[4]) for row in changed if row[1]]
+    base = levers[0][0]
+    assert [told for _, told in levers[1:]] == [shown(tests, base) for tests, _ in levers[1:]] and len(levers) == 13
+    mixed = [(float(row[5]), row[6]) for row in changed if row[5]]
+    assert [told for _, told in mixed[1:]] == [shown([test], [mixed[0][0]]) for test, _ in mixed[1:]]
+    assert len(mixed) == 13
+    without_the_first = [shown(tests[1:], base[1:]).split()[0] for tests, _ in levers[1:4]]
+    assert without_the_first == ["+0.30", "+0.17", "+0.06"] and "alone give +0.30 and +0.17, and +0.06" in RESULTS
+    for section, compared in (("The paper's T1", 12), ("The paper's T3", 18)):
+        table = rows(section)[2:]
+        runs = [[float(each) for each in row[1].split("(")[1].rstrip(")").split(", ")] for row in table]
+        for row, tests in zip(table, runs, strict=True):
+            assert row[4] in ("", shown(tests, runs[0])) and row[5] in ("", shown(tests, runs[2])), row
+            assert row[3] == (f"{sum(tests) / 3 - float(row[2]):+.2f}" if row[2] != "none" else ""), row
+        assert sum(bool(row[4]) + bool(row[5]) for row in table) == compared
+
+
+@pytest.mark.parametrize("folder", ["few", "few110"])
+def test_the_tables_of_few_negatives_are_those_of_their_runs(folder: str) -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+    runs, rows = figure["read"](ROOT / "docs" / "results" / folder), RESULTS.splitlines()
+    grid = figure["grid"](runs) if folder == "few" else []
+    assert not [line for line in grid if line not in rows]
+    for line in figure["table"]({point: each for point, each in runs.items() if point.number in (0, 16)})[2:]:
+        cells = [cell.strip().removesuffix("-") for cell in line.split("|")[1:-1]]
+        del cells[9], cells[-1]  # epochs to 68 %, in no row of all runs, and the worth of one number among one
+        assert "| " + " | ".join(cells) + " |" in rows
+
+
+# as the text tells it: this point less that one, over these seeds (none: all that both have)
+TOLD = {
+    "1.19 +- 0.40 more": ("few/own-16", "few/uniform-16"),
+    "`own` gains 0.76 +- 0.33": ("few/own-16", "few/kld"),
+    "(-0.43 +- 0.50)": ("few/uniform-16", "few/kld"),
+    "class level 0.99 +- 0.36": ("few/own-16", "few/class-16"),
+    "instance level 0.99 +- 0.38": ("few/own-16", "few/instance-16"),
+    "(`own` 0.56 +- 0.64": ("few/own-16", "few/uniform-corrected-16"),
+    "`soft` 0.17 +- 0.63": ("few/soft-16", "few/uniform-corrected-16"),
+    "(`own` -0.20 +- 0.59)": ("few/own-1", "few/ce"),
+    "`own` is -0.08 +- 0.14 from `all`": ("few/own-64", "few/all", 5, 6, 7, 8, 9),
+    "it is -0.01 +- 0.24": ("few/own-64", "few/all"),
+    "1.71 +- 1.40 above uniform": ("few110/own-16", "few110/uniform-16"),
+    "gives 1.16 +- 0.19 here": ("few110/uniform-corrected-16", "few110/uniform-16"),
+    "adds to it (0.56 +- 1.46)": ("few110/own-16", "few110/uniform-corrected-16"),
+    "`own` is -0.05 +- 1.48 from it": ("few110/own-16", "few110/kld"),
+    "1.77 +- 1.25 below `kld`": ("few110/kld", "few110/uniform-16"),
+    "level with cross-entropy (-0.04 +- 1.11)": ("few110/uniform-16", "few110/ce"),
+    "`ce` lower in 3 of 3 pairs (-0.24 +- 0.21": ("few110/ce", "few/ce"),
+    "lower in 3 of 3 pairs (-0.41 +- 0.56)": ("few-levers/own-256", "few/own-256"),
+    "CRD 0.69 +- 0.16 above KLD": ("t3/crd/resnet110-resnet20", "t3/kld/resnet110-resnet20"),
+    "0.28 +- 1.52 above KLD": ("t3/own/resnet110-resnet20", "t3/kld/resnet110-resnet20"),
+    "0.41 +- 1.48 below CRD": ("t3/crd/resnet110-resnet20", "t3/own/resnet110-resnet20"),
+    "0.72 +- 1.14 above mixtures on top": (
+        "t3/infonce-lm-b0.5/resnet110-resnet20",
+        "t3/infonce+lm-b0.5/resnet110-resnet20",
+    ),
+    "(`own` against `uniform` +0.65 +- 2.52": ("alone/own", "alone/uniform"),
+    "`uniform-corrected` +0.72 +- 1.05": ("alone/own", "alone/uniform-corrected"),
+}
+
+
+@pytest.mark.parametrize("told", TOLD)
+def test_differences_in_the_text_are_those_of_the_runs(told: str) -> None:
+    from scns.claims import interval
+
+    def tests(point: str) -> dict[int, float]:
+        found = (ROOT / "docs" / "results").glob(f"{point}-[0-9]/result.json")
+        return {int(path.parent.name[-1]): json.loads(path.read_text())["test"] for path in found}
+
+    one, other, *seeds = TOLD[told]
+    ours, theirs = tests(one), tests(other)
+    found = interval([ours[seed] - theirs[seed] for seed in sorted(seeds or {*ours} & {*theirs})])
+    assert told in " ".join(RESULTS.split())
+    mean, half = map(float, re.findall(r"([-+]?\d\.\d\d) \+- (\d\.\d\d)", told)[0])
+    assert (f"{mean:.2f}", f"{half:.2f}") == (f"{found.mean:.2f}", f"{found.high - found.mean:.2f}")
+
+
+def test_the_worth_of_the_positive_is_that_of_the_runs() -> None:
+    def test(run: str) -> float:
+        return json.loads((ROOT / "docs" / "results" / run / "result.json").read_text())["test"]
+
+    gains = [test(f"why/{kind}-instance-0") - test(f"why/{kind}-class-0") for kind in ("uniform", "class", "instance")]
+    assert "end {:.1f}, {:.1f} and {:.1f} points higher".format(*gains) in " ".join(RESULTS.split())
+    for kind in ("own{}-256-0", "mixed-corrected{}-1024-0"):
+        gains.append(test("few-levers/" + kind.format("")) - test("few-levers/" + kind.format("+positive-class")))
+    assert f"by {min(gains):.1f} to {max(gains):.0f} points, one seed each" in README
+
+
+def test_corrected_p_of_the_tables_are_those_of_the_runs() -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+
+    def corrected(table: str, column: str, against: str) -> dict[str, float]:
+        runs: dict[str, list[float]] = {}
+        for path in sorted((ROOT / "docs" / "results" / table).glob(f"*/{column}-[0-9]/result.json")):
+            runs.setdefault(path.parts[-3], []).append(json.loads(path.read_text())["test"])
+        base = runs.pop(against)
+        pairs = {row: [one - two for one, two in zip(tests, base, strict=True)] for row, tests in runs.items()}
+        return figure["holm"]({row: figure["p_value"](both) for row, both in pairs.items() if len(both) == 3})
+
+    page = " ".join(RESULTS.split())
+    found = corrected("t1", "resnet20", "infonce")
+    told = "at p = {instance-scns-k100:.2f}, `own` at {own:.2f} and class level at {class-scns-k2:.2f};"
+    assert len(found) == 6 and told.format(**found) in page
+    found = corrected("t3", "resnet*20", "ce")
+    small = {"crd", "kld", "class-scns-k20", "instance-scns-k20", "instance-scns-k50"}
+    assert len(found) == 9 and {round(found[row], 2) for row in small} == {0.01, 0.02}
+    assert all(found[row] > 0.1 for row in found if row not in small) and f"p = {found['own']:.2f} as corrected" in page
+    assert 0.06 < min(corrected("t3", "resnet*20", "infonce").values()) < 0.07
