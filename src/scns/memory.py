@@ -121,7 +121,8 @@ class FeatureTable(nn.Module):
         loss = memory.info_nce(z, rows, negatives)        # z [batch, 32], rows int64 [batch] and [batch, m]
         memory.update(rows, z, distinct=True)             # after the step: rows int64 [batch], each once
 
-    Rows start as random directions and take the first feature whole. `rows` are samples (a memory bank) or classes
+    Rows start as random directions and take the first feature whole: give each sample's before the first step, since
+    anchors that learn from random rows can all become alike, and stay so. `rows` are samples (a memory bank) or classes
     (the prototypes of online instance matching). In a `world` of several processes each holds its share of the rows.
     Made on the `device` that it is for, a large table need not be drawn by the host.
     """
