@@ -1,9 +1,10 @@
-"""Tables and figure of the runs that experiments/few_negatives.py left in a folder.
+"""Tables and figure of the runs that few_negatives.py left in a folder, or few_embeddings.py in a .jsonl file.
 
   python experiments/few_figure.py docs/results/few --picture few.png
   python experiments/few_figure.py docs/results/few --against own        paired with another kind than uniform
   python experiments/few_figure.py docs/results/few --numbers 256,1024,4096                       of these numbers alone
   python experiments/few_figure.py docs/results/few --numbers 16 --course course.png              epoch by epoch
+  python experiments/few_figure.py docs/results/heads.jsonl --picture heads.png                   retrieval by heads
 
 Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired differences from the sum
 over all negatives ("all") and from as many uniform ones, over the seeds that both have; the p-value of the latter, by
@@ -36,8 +37,9 @@ LEAST = 3  # seeds: two have an interval of 13 standard errors
 COLOURS = {
     "uniform": "#9e9e9e", "uniform-corrected": "#424242", "class": "#7b3294", "instance": "#d95f02",
     "mixed-corrected": "#e78ac3", "soft": "#66a61e", "soft-200": "#a6d854", "own": "#1f6fb4", "own-200": "#80b1d3",
+    "mined": "#b2182b", "mined-margin": "#ef8a62", "mined-uniform": "#c9a227",
 }  # fmt: skip
-MARKERS = dict(zip(COLOURS, "osv^PDdX<", strict=True))  # some of the colours are one to colour-blind readers
+MARKERS = dict(zip(COLOURS, "osv^PDdX<>ph", strict=True))  # some of the colours are one to colour-blind readers
 LINES = {"all": "-", "kld": "--", "ce": ":"}
 
 
@@ -71,8 +73,10 @@ def point_of(name: str) -> tuple[Point, int]:
 
 
 def read(folder: Path) -> dict[Point, dict[int, Ended]]:
-    """The finished runs of a folder by point and seed."""
+    """The finished runs of a folder, or of a file with a line for each, by point and seed."""
     found: dict[Point, dict[int, Ended]] = defaultdict(dict)
+    for line in lines(folder) if folder.suffix == ".jsonl" else []:
+        found[Point(line["kind"], line["number"])][line["seed"]] = Ended(line["test"], {}, {0: line["deviation"]})
     for path in sorted(folder.glob("*/result.json")):
         point, seed = point_of(path.parent.name)
         curve = {line["epoch"]: line["test"] for line in lines(path.parent / "log.jsonl") if "test" in line}
@@ -245,7 +249,7 @@ def markdown(rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
-def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: Path) -> None:
+def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], measure: str, picture: Path) -> None:
     """Accuracy and error of the denominator against the number of negatives; accuracy against time, where measured.
 
     Points of fewer than three seeds are hollow. Kinds stand a little beside each other, so that intervals can be told
@@ -285,7 +289,7 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
             panels[2].errorbar([times[_name(points[i])]], means[i : i + 1], halves[i : i + 1], **one)
         if timed:
             panels[2].plot([times[_name(points[i])] for i in timed], [means[i] for i in timed], color=COLOURS[kind])
-    left.set(ylabel="test accuracy, %")
+    left.set(ylabel=measure)
     told = f"95 % intervals by the deviation of seeds pooled over all points, {deviation:.2f}"
     few = any(len(each) < LEAST for point, each in runs.items() if point.kind in kinds)
     left.set_title(f"{told}\nhollow: one seed or two" if few else told, fontsize=9)
@@ -297,7 +301,7 @@ def draw(runs: dict[Point, dict[int, Ended]], times: dict[str, float], picture: 
     marks = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
     right.set_yticks(marks, [f"{mark:g}" for mark in marks])
     if times:
-        panels[2].set(xlabel="seconds an epoch, one student alone", ylabel="test accuracy, %")
+        panels[2].set(xlabel="seconds an epoch, one student alone", ylabel=measure)
         shown_there = [f"{number:,}" for number in numbers if any(name.endswith(f"-{number}") for name in times)]
         panels[2].set_title(f"small to large: {', '.join(shown_there)} negatives", fontsize=9)
         for kind in LINES:
@@ -354,7 +358,7 @@ def course(runs: dict[Point, dict[int, Ended]], number: int, against: str, pictu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the runs are")
+    parser.add_argument("folder", type=Path, help="where the runs are: a folder, or a .jsonl file")
     parser.add_argument("--against", default="uniform", help="the kind of negatives that others are paired with")
     parser.add_argument("--numbers", default="", metavar="M,...", help="of these numbers of negatives alone")
     parser.add_argument("--picture", type=Path, help="the figure to write")
@@ -382,7 +386,8 @@ def main() -> None:
     if given.course:
         course(runs, int(wanted[0]), given.against, given.course)
     if given.picture:
-        draw(runs, times, given.picture)
+        heads = given.folder.suffix == ".jsonl"
+        draw(runs, times, "mean average precision, %" if heads else "test accuracy, %", given.picture)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scns.checkpoint import Folder
 
 SCRIPT = Path(__file__).parent.parent / "experiments" / "few_negatives.py"
 FIGURE = SCRIPT.with_name("few_figure.py")
+HEADS = SCRIPT.with_name("few_embeddings.py")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: object, script: Path = SCRIPT) -> None:
@@ -202,3 +204,47 @@ def test_what_was_measured_is_still_what_the_script_would_run() -> None:
         given = parts["argparse"].Namespace(**there.as_dict())
         assert not kept.changes(parts["recipe"](given, point.kind, point.number, seed)), folder.name
         assert there.arguments == json.loads((folder / "recipe.json").read_text())["arguments"], folder.name
+
+
+def test_heads_on_embeddings_are_trained_once_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(5) * 3, 100)  # with gaps
+    inputs = generator.normal(size=(5, 16))[labels // 3] + 1.5 * generator.normal(size=(500, 16))
+    files = {"embeddings": inputs[::2], "labels": labels[::2], "queries": inputs[1::2], "query-labels": labels[1::2]}
+    for name, values in files.items():
+        np.save(tmp_path / f"{name}.npy", values.astype("int64" if "labels" in name else "float32"))
+    where = [word for name in files for word in (f"--{name}", tmp_path / f"{name}.npy")]
+    out = tmp_path / "heads.jsonl"
+    heads = runpy.run_path(str(HEADS))
+    monkeypatch.setitem(heads["train"].__globals__, "BATCH", 50)
+    monkeypatch.setitem(heads["train"].__globals__, "EPOCHS", 8)
+    monkeypatch.setattr(
+        sys, "argv", [str(HEADS), *map(str, where), "--numbers", "8", "--seeds", "0,1", "--out", str(out)]
+    )
+    heads["main"]()
+    before = float(capsys.readouterr().out.split("\n")[0].split(": ")[1])
+    told = [json.loads(line) for line in out.read_text().splitlines()]
+    found = {(line["kind"], line["seed"]): line for line in told}
+    assert len(found) == len(told) == 2 * (len(heads["KINDS"]) + 1)
+    assert all(
+        line["test"] > before for (kind, _), line in found.items() if "corrected" in kind or kind in ("own", "all")
+    )
+    for seed in (0, 1):  # what conditioning is for, and the sum that nothing is missing from
+        assert found["own", seed]["deviation"] < found["uniform-corrected", seed]["deviation"] / 2
+        assert found["all", seed]["deviation"] < 1e-5
+    heads["main"]()
+    assert len(capsys.readouterr().out.splitlines()) == 1  # every run is there
+    run(monkeypatch, out, "--picture", tmp_path / "heads.png", script=FIGURE)
+    mean = (found["own", 0]["test"] + found["own", 1]["test"]) / 2
+    assert f"| own | {mean:.2f} (2) |" in capsys.readouterr().out and (tmp_path / "heads.png").stat().st_size > 5000
+    np.save(tmp_path / "query-labels.npy", labels[1::2] + 1)
+    for words, sentence in (
+        ((), "A query has the label 1, which no training sample has"),
+        (("--labels", tmp_path / "embeddings.npy"), "labels [250, 16] do not fit"),
+        (("--kinds", "hard"), "--kinds 'hard' names none of uniform,"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            run(monkeypatch, *where, "--out", tmp_path / "none.jsonl", *words, script=HEADS)
+        assert sentence in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "none.jsonl").exists()
