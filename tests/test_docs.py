@@ -30,9 +30,12 @@ def test_python_of_the_readme_runs(code: str, tmp_path: Path, monkeypatch: pytes
     exec(compile(code, "README.md", "exec"), {})
 
 
-def test_the_library_example_has_the_promised_length() -> None:
-    (code,) = blocks(README, "python")
-    assert len([line for line in code.splitlines() if line.strip() and not line.startswith("import")]) <= 12
+def test_the_library_examples_have_the_promised_length() -> None:
+    short, parts = blocks(README, "python")
+    assert "## The library in three lines" in README
+    marked = [line.split("# ")[1][:2] for line in short.splitlines() if "contrast" in line]
+    assert marked == ["1.", "2.", "3."] and short.count("scns.") == 1
+    assert len([line for line in parts.splitlines() if line.strip() and not line.startswith("import")]) <= 12
 
 
 @pytest.mark.parametrize("page", [README, TABLES], ids=["README", "tables"])

@@ -64,7 +64,7 @@ LAYERS = [
         "projection",
         "gathered",
     },
-    {"neighbors", "sampling", "soft", "batches", "gallery"},
+    {"neighbors", "sampling", "soft", "contrast", "batches", "gallery"},
     {"datasets", "models", "methods"},
     {"recipe", "recipes", "rows", "preflight", "teacher", "capture", "checkpoint"},
     {"step"},

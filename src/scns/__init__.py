@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from scns import datasets, draws, functional, methods, models, theory
     from scns.batches import NeighborBatchSampler
+    from scns.contrast import InfoNCE
     from scns.data import Images
     from scns.errors import InputError
     from scns.features import Batch, Features
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported at first use, so that `scns --help` need not wait for torch.
 _HOME = {
     "batches": ["NeighborBatchSampler"],
+    "contrast": ["InfoNCE"],
     "data": ["Images"],
     "errors": ["InputError"],
     "features": ["Batch", "Features"],
@@ -67,6 +69,7 @@ __all__ = [
     "FeatureTable",
     "Features",
     "Images",
+    "InfoNCE",
     "InputError",
     "InstanceNegatives",
     "MixedNegatives",
