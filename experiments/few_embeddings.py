@@ -6,7 +6,7 @@
   python experiments/few_figure.py heads.jsonl --picture heads.png        tables and figure
 
 What an engineer has: embeddings of any network and labels. A head of two layers learns by InfoNCE against a memory of
-its own outputs (examples/own_loop.py is the same loop), its positive another sample of the class. Told is retrieval of
+its own outputs (examples/own_loop.py is the same loop), its positives other samples of the class. Told is retrieval of
 the queries, which the head has not seen: mean average precision in %, the training samples sorted by cosine. A line a
 run; those that the file has are skipped, so the same command goes on after a stop. Heads of one seed start with the
 same weights and see the same batches, so differences are paired.
@@ -41,6 +41,7 @@ class Given(NamedTuple):
     queries: Tensor
     query_labels: Tensor
     temperature: float
+    positives: int  # of each anchor
     empty: bool  # the memory is random at first, instead of the head's first outputs
 
 
@@ -50,6 +51,7 @@ class Kind(NamedTuple):
     sampler: Callable[[Given, scns.FeatureTable, int, int], Any]
     correct: bool = False
     refresh: bool = False  # by the memory as it is at the beginning of every epoch
+    peer: bool = False  # the sampler is another library's loss of (features, labels) instead, with a memory of its own
 
 
 def nearest(given: Given, k: int, margin: float | None = None) -> scns.NeighborTable:
@@ -125,7 +127,28 @@ KINDS = {
     "own-200": Kind(own_200, correct=True, refresh=True),
     "own": Kind(own, correct=True, refresh=True),
 }
-FIXED = {"all": Kind(lambda given, *_: scns.AllNegatives(given.labels))}  # kinds without a number
+
+
+def pml(name: str, memory: int = 0) -> Kind:
+    """A loss of pytorch-metric-learning, where that is installed: all pairs of a batch, or also with so many before."""
+
+    def loss(given: Given, *_: Any) -> Any:
+        from pytorch_metric_learning import losses  # type: ignore[import-not-found]
+
+        found = getattr(losses, name)(**({"temperature": given.temperature} if name == "SupConLoss" else {}))
+        return losses.CrossBatchMemory(found, WIDTH, memory_size=memory) if memory else found
+
+    return Kind(loss, peer=True)
+
+
+# kinds without a number
+FIXED = {
+    "all": Kind(lambda given, *_: scns.AllNegatives(given.labels)),
+    "pml-supcon": pml("SupConLoss"),
+    "pml-supcon-memory-4096": pml("SupConLoss", 4096),
+    "pml-supcon-memory-8192": pml("SupConLoss", 8192),
+    "pml-multi-similarity": pml("MultiSimilarityLoss"),
+}
 
 
 def train(given: Given, kind: Kind, number: int, seed: int) -> dict[str, Any]:
@@ -147,17 +170,22 @@ def train(given: Given, kind: Kind, number: int, seed: int) -> dict[str, Any]:
             sampler.refresh_(memory.features)
         for rows in torch.randperm(len(given.labels), generator=order)[: steps * BATCH].split(BATCH):
             z = F.normalize(head(given.inputs[rows]), dim=1)
-            negatives, log_weights = sampler.weights(rows, number, epoch=epoch, correct=kind.correct)
-            positive = positives.sample(rows, epoch=epoch)[:, 0]
-            loss = memory.info_nce(z, positive, negatives, log_weights, temperature=given.temperature)
+            if kind.peer:
+                loss = sampler(z, given.labels[rows])
+            else:
+                negatives, log_weights = sampler.weights(rows, number, epoch=epoch, correct=kind.correct)
+                positive = positives.sample(rows, given.positives, epoch=epoch)
+                loss = memory.info_nce(z, positive, negatives, log_weights, temperature=given.temperature)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
             memory.update(rows, z.detach(), distinct=True)
     seconds = time.perf_counter() - start  # a miner's search counts
-    error = estimate_error(memory.features, given, sampler, number, kind.correct)
     told = {"test": round(retrieval(head, given), 3), "seconds": round(seconds, 1)}
+    if kind.peer:
+        return told
+    error = estimate_error(memory.features, given, sampler, number, kind.correct)
     return told | {"deviation": round(error.std().item(), 4), "offset": round(error.mean().item(), 4)}
 
 
@@ -217,7 +245,7 @@ def load(words: argparse.Namespace) -> Given:
         F.normalize(each, dim=1) * each.shape[1] ** 0.5 if words.raw else (each - mean) / deviation
         for each in (inputs, queries)
     )
-    return Given(inputs, labels, queries, query_labels, words.temperature, words.empty)
+    return Given(inputs, labels, queries, query_labels, words.temperature, words.positives, words.empty)
 
 
 def points(words: argparse.Namespace) -> list[tuple[str, int, int]]:
@@ -240,9 +268,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True, help="integer .npy [n]")
     parser.add_argument("--each", type=int, default=0, help="training samples of every class; 0: all")
     parser.add_argument("--temperature", type=float, default=TEMPERATURE, help="another is noted as KIND+tau-VALUE")
+    parser.add_argument("--positives", type=int, default=1, help="of each anchor; more are noted as KIND+positives-P")
     parser.add_argument("--empty", action="store_true", help="begin with a random memory; noted as KIND+empty")
     parser.add_argument("--raw", action="store_true", help="embeddings that are not standardised; noted as KIND+raw")
-    parser.add_argument("--kinds", default="*", help="patterns, separated by commas")
+    parser.add_argument("--kinds", default="[!p]*", help="patterns, separated by commas; all but pml-*, other losses")
     parser.add_argument("--numbers", default="1,4,16,64,256")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--out", type=Path, required=True, help="a .jsonl file; runs that it has are skipped")
@@ -258,7 +287,7 @@ def main() -> None:
     kept = [json.loads(line) for line in words.out.read_text().splitlines()] if words.out.exists() else []
     done = {(line["kind"], line["number"], line["seed"]) for line in kept}
     changed = "" if words.temperature == TEMPERATURE else f"+tau-{words.temperature:g}"
-    changed += "+empty" * words.empty + "+raw" * words.raw
+    changed += f"+positives-{words.positives}" * (words.positives > 1) + "+empty" * words.empty + "+raw" * words.raw
     for kind, number, seed in points(words):
         name = kind + changed
         if (name, number, seed) in done:

@@ -76,7 +76,9 @@ def read(folder: Path) -> dict[Point, dict[int, Ended]]:
     """The finished runs of a folder, or of a file with a line for each, by point and seed."""
     found: dict[Point, dict[int, Ended]] = defaultdict(dict)
     for line in lines(folder) if folder.suffix == ".jsonl" else []:
-        found[Point(line["kind"], line["number"])][line["seed"]] = Ended(line["test"], {}, {0: line["deviation"]})
+        found[Point(line["kind"], line["number"])][line["seed"]] = Ended(
+            line["test"], {}, {0: line["deviation"]} if "deviation" in line else {}
+        )
     for path in sorted(folder.glob("*/result.json")):
         point, seed = point_of(path.parent.name)
         curve = {line["epoch"]: line["test"] for line in lines(path.parent / "log.jsonl") if "test" in line}

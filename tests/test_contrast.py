@@ -44,7 +44,7 @@ def step(loss: Tensor, optimizer: torch.optim.Optimizer) -> float:
 def test_it_is_the_loop_of_its_parts() -> None:
     inputs, labels = data()
     encoder, optimizer = learner()
-    contrast = scns.InfoNCE(labels, encoder(inputs), negatives=16, seed=3)
+    contrast = scns.InfoNCE(labels, encoder(inputs), positives=4, negatives=16, seed=3)
     ours = []
     for epoch, rows in batches():
         if epoch > contrast.epoch:
@@ -61,7 +61,7 @@ def test_it_is_the_loop_of_its_parts() -> None:
             sampler.refresh_(memory.features)
         z = F.normalize(encoder(inputs[rows]), dim=1)
         drawn, log_weights = sampler.weights(rows, 16, epoch=epoch, correct=True)
-        positive = positives.sample(rows, epoch=epoch)[:, 0]
+        positive = positives.sample(rows, 4, epoch=epoch)
         theirs.append(step(memory.info_nce(z, positive, drawn, log_weights, temperature=0.1), optimizer))
         memory.update(rows, z, distinct=True)
     assert ours == pytest.approx(theirs, rel=1e-4) and ours[-1] < ours[0] - 1
@@ -72,7 +72,7 @@ def test_few_negatives_stand_for_all() -> None:
     contrast = scns.InfoNCE(labels, inputs, negatives=64).eval()
     rows, z = torch.arange(SAMPLES), F.normalize(inputs, dim=1)
     negatives, log_weights = scns.AllNegatives(labels).weights(rows, 1)
-    positive = z[contrast.positives.sample(rows)[:, 0]]
+    positive = z[contrast.positives.sample(rows, 16)]  # [n, 16, 16]
     logits = (z @ z.T).gather(1, negatives)
     whole = functional.info_nce(z, positive, logits=logits, log_weights=log_weights, temperature=0.1)
     assert contrast(inputs, rows).item() == pytest.approx(whole.item(), rel=0.01)

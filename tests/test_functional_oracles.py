@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scns import InputError
 from scns import functional as losses
 
 
@@ -350,6 +351,21 @@ def test_info_nce_over_all_other_rows_equals_the_full_softmax() -> None:
     absent = F.one_hot(targets, 6).double().log1p().mul(-torch.inf).nan_to_num(0.0, neginf=-torch.inf)
     masked = losses.info_nce(anchor, table[targets], logits=anchor @ table.T, log_weights=absent, temperature=0.1)
     assert masked.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_info_nce_of_several_positives_is_the_mean_over_them() -> None:
+    anchor, positives, negatives = units(6, 5).requires_grad_(), units(6, 3, 5, seed=1), units(6, 7, 5, seed=2)
+    weights = random(6, 7, seed=3)
+    weights[0, :2] = -torch.inf
+    weights[1] = -torch.inf  # no negative at all
+    several = losses.info_nce(anchor, positives, negatives, log_weights=weights, temperature=0.2)
+    each = [losses.info_nce(anchor, positives[:, p], negatives, log_weights=weights, temperature=0.2) for p in range(3)]
+    mean = torch.stack(each).mean()
+    assert several.item() == pytest.approx(mean.item(), rel=1e-12)
+    ours, wanted = (torch.autograd.grad(loss, anchor)[0] for loss in (several, mean))
+    torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-12)
+    with pytest.raises(InputError, match=r"positive \[batch, m, d\] or \[d\] of the same width; got \[6, 5\]"):
+        losses.info_nce(anchor, positives[..., :4], negatives)
 
 
 @pytest.mark.parametrize("given", ["log_weights", "logits"])

@@ -241,8 +241,8 @@ ROWS = torch.arange(2)
         (lambda t: t.update([0, 1], unit(2, 4)), "rows must be a tensor, but it is of type list"),
         (lambda t: t.update(ROWS.bool(), unit(2, 4)), r"torch.bool; of a mask, give mask.nonzero\(\)\[:, 0\]"),
         (
-            lambda t: t.info_nce(unit(2, 4), ROWS[:, None], ROWS[:, None]),
-            r"\[2, 1\]; take one column, positives\[:, 0\]",
+            lambda t: t.info_nce(unit(2, 4), ROWS[:, None, None], ROWS[:, None]),
+            r"positives are rows \[2\] or \[2, p\], but these are \[2, 1, 1\]",
         ),
         (lambda t: t.info_nce(unit(2, 4), ROWS + 4, ROWS[:, None]), "positives are rows 0 to 4.*one is 5"),
         (lambda t: t.info_nce(unit(2, 4), ROWS, ROWS[:, None] - 1), "negatives are rows 0 to 4.*one is -1"),

@@ -187,34 +187,47 @@ def repeated(method: Method, table: Tensor, anchors: Tensor) -> list[list[Tensor
     ]
 
 
+@pytest.mark.parametrize("several", [1, 3])
 @pytest.mark.parametrize("sampler", ["uniform", "class", "instance", "mixed", "soft", "all"])
-def test_infonce_is_the_sum_over_repeated_negatives_of_both_tables(sampler: str) -> None:
-    method, batch, ours, theirs, losses = step("infonce", sampler=sampler, negatives=25, k=3, weight=0.65)
+def test_infonce_is_the_sum_over_repeated_negatives_of_both_tables(sampler: str, several: int) -> None:
+    given = {"sampler": sampler, "negatives": 25, "k": 3, "weight": 0.65, "positives": several}
+    method, batch, ours, theirs, losses = step("infonce", **given)
     assert theirs is not None
     z_student, z_teacher = method.student_head(ours.embedding), method.teacher_head(theirs.embedding)
-    positives = method.positives.sample(ANCHORS, epoch=batch.epoch)[:, 0]
+    positives = method.positives.sample(ANCHORS, several, epoch=batch.epoch)
     expected = torch.zeros((), dtype=torch.float64)
     for z, table in ((z_student, method.teacher_table.features), (z_teacher, method.student_table.features)):
         negatives = repeated(method, table, ANCHORS)
         if sampler != "all":
             assert {len(each) for each in negatives} == {25}
-        expected = expected + loop_info_nce(z, table[positives], negatives)
+        each = [loop_info_nce(z, table[positives[:, p]], negatives) for p in range(several)]
+        expected = expected + torch.stack(each).mean()
     torch.testing.assert_close(losses["infonce"], 0.65 * expected, rtol=1e-7, atol=0)  # log counts are float32
     assert losses["infonce"].dtype == torch.float64
 
 
+def test_several_positives_are_others_of_the_class() -> None:
+    with pytest.raises(InputError, match="positives=2 are others of the class, so give positive=class too"):
+        built("infonce", positives=2, positive="instance")
+    with pytest.raises(InputError, match="positives must be a finite number above 0; got 0"):
+        built("infonce", positives=0)
+
+
+@pytest.mark.parametrize("several", [1, 3])
 @pytest.mark.parametrize("lm", [False, True])
-def test_all_neighbours_once_and_all_negatives_and_the_full_softmax_are_one(lm: bool) -> None:
+def test_all_neighbours_once_and_all_negatives_and_the_full_softmax_are_one(lm: bool, several: int) -> None:
     weights = {"lm_weight": 0.7, "beta": math.inf} if lm else {}
+    weights["positives"] = several
     many = int((LABELS != 0).sum())
     every = step("infonce", sampler="all", **weights)
     drawn = step("infonce", sampler="instance", k=many, negatives=many, scale=0.0, **weights)
     table, z = every[0].teacher_table.features, every[0].student_head(every[2].embedding)
     similarity = z @ table.T / 0.07
     one_of = LABELS[ANCHORS, None] != LABELS
-    positive = similarity.gather(1, every[0].positives.sample(ANCHORS, epoch=torch.tensor(2)))
-    softmax = torch.cat([positive, similarity.masked_fill(~one_of, -torch.inf)], 1).log_softmax(1)[:, 0]
-    alone = step("infonce", sampler="all", symmetric=False)[-1]["infonce"]
+    positive = similarity.gather(1, every[0].positives.sample(ANCHORS, several, epoch=torch.tensor(2)))
+    others = similarity.masked_fill(~one_of, -torch.inf)
+    softmax = torch.stack([torch.cat([one[:, None], others], 1).log_softmax(1)[:, 0] for one in positive.T])
+    alone = step("infonce", sampler="all", symmetric=False, positives=several)[-1]["infonce"]
     torch.testing.assert_close(alone, -softmax.mean(), rtol=1e-9, atol=0)
     for term in every[-1]:
         torch.testing.assert_close(every[-1][term], drawn[-1][term], rtol=1e-9, atol=0)
@@ -363,7 +376,7 @@ def test_other_samplers_draw_as_in_the_paper_unless_told_otherwise(sampler: str)
 def test_presets_are_the_papers_whatever_the_defaults() -> None:
     shared = {"negatives": 1024, "scale": 5.0, "refresh": 0, "correct": False, "tau": 0.07, "positive": "class"}
     shared |= {"clusters": None, "dim": 128, "momentum": 0.5, "beta": 0.5, "fold": True, "normalize": True}
-    shared |= {"nu_per": "pair", "symmetric": True, "ce": 1.0, "kld": 0.0, "temperature": 4.0}
+    shared |= {"positives": 1, "nu_per": "pair", "symmetric": True, "ce": 1.0, "kld": 0.0, "temperature": 4.0}
     alone = {"sampler": "uniform", "k": None, "weight": 1.0, "lm_weight": 0.0, "mixture": "negatives"}
     both = {"sampler": "instance", "k": 1 / 50, "weight": 0.9, "lm_weight": 0.9, "mixture": "matching"}
     for teacher in (False, True):

@@ -26,11 +26,12 @@ class InfoNCE(nn.Module):
                 ...                                        # loss.backward(), optimizer.step()
             contrast.next_epoch()                          # draws go by what the memory has become
 
-    The positive of a sample is another of its class; its negatives are `negatives` draws among all samples of other
-    classes, the more similar in the memory the likelier, weighed so that they estimate the sum over all of them without
-    bias. A batch's features are remembered once their gradient is known, before the next batch; of a sample that comes
-    several times (two views of it) their mean. Evaluation (`contrast.eval()`, or no gradient) remembers nothing.
-    `clusters=200` draws in O(clusters) instead of O(N), a little less well. All state is in `state_dict()`.
+    The `positives` of a sample are others of its class, and its loss is the mean over them; its negatives are
+    `negatives` draws among all samples of other classes, the more similar in the memory the likelier, weighed so that
+    they estimate the sum over all of them without bias. A batch's features are remembered once their gradient is known,
+    before the next batch; of a sample that comes several times (two views of it) their mean. Evaluation
+    (`contrast.eval()`, or no gradient) remembers nothing. `clusters=200` draws in O(clusters) instead of O(N), a little
+    less well. All state is in `state_dict()`.
     """
 
     proposal: Tensor
@@ -41,6 +42,7 @@ class InfoNCE(nn.Module):
         labels: Labels,
         features: Embeddings,
         *,
+        positives: int = 16,
         negatives: int = 256,
         temperature: float = 0.1,
         momentum: float = 0.5,
@@ -48,10 +50,11 @@ class InfoNCE(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not checks.is_whole(negatives) or negatives < 1:
-            raise InputError(f"negatives={negatives!r} must be a whole number from 1 up.")
+        for name, value in (("positives", positives), ("negatives", negatives)):
+            if not checks.is_whole(value) or value < 1:
+                raise InputError(f"{name}={value!r} must be a whole number from 1 up.")
         check_positive("temperature", temperature)
-        self.negatives, self.temperature = int(negatives), temperature
+        self.count, self.negatives, self.temperature = int(positives), int(negatives), temperature
         features = checks.vectors(features, None)
         self.memory = FeatureTable(*features.shape, momentum=momentum, seed=seed, device=features.device)
         self.memory.update(torch.arange(len(features), device=features.device), features, distinct=True)
@@ -65,7 +68,7 @@ class InfoNCE(nn.Module):
         self.register_load_state_dict_post_hook(_follow)
 
     def extra_repr(self) -> str:
-        return f"negatives={self.negatives}, temperature={self.temperature:g}"
+        return f"positives={self.count}, negatives={self.negatives}, temperature={self.temperature:g}"
 
     def forward(self, z: Tensor, rows: Tensor) -> Tensor:
         """The mean loss of features `z` [batch, dim] of the samples `rows`, int64 [batch]."""
@@ -78,7 +81,7 @@ class InfoNCE(nn.Module):
             raise InputError(f"rows must be the numbers of {len(z)} samples, int64 [{len(z)}], but they are {shown}.")
         z = F.normalize(z.float(), dim=1)
         drawn, log_weights = self.sampler.weights(rows, self.negatives, epoch=self.epoch, correct=True)
-        positives = self.positives.sample(rows, epoch=self.epoch)[:, 0]
+        positives = self.positives.sample(rows, self.count, epoch=self.epoch)
         loss = self.memory.info_nce(z, positives, drawn, log_weights, temperature=self.temperature)
         if self.training and z.requires_grad:
             self._seen.append(_Seen(rows, z))

@@ -223,22 +223,23 @@ class FeatureTable(nn.Module):
     ) -> Tensor:
         """`functional.info_nce` of unit anchors `z` [batch, dim] with this table's rows [batch] and [batch, m].
 
-        On a GPU a kernel reads each row once, for the loss and for its gradient: features [batch, m, dim] are not made.
+        Several positives of each anchor are rows [batch, p], and its loss the mean over them. With one, on a GPU, a
+        kernel reads each row once, for the loss and for its gradient: features [batch, m, dim] are not made.
         """
         check_positive("temperature", temperature)
         _check_tensors(z=z, positives=positives, negatives=negatives)
         if log_weights is not None:
             _check_tensors(log_weights=log_weights)
         _check_floating(z)
-        if positives.shape != z.shape[:1]:
-            one = "; take one column, positives[:, 0]" if positives.shape[:1] == z.shape[:1] else ""
-            raise InputError(f"positives are rows {list(z.shape[:1])}, but these are {list(positives.shape)}{one}.")
+        if positives.dim() not in (1, 2) or positives.shape[:1] != z.shape[:1] or not positives.numel():
+            wanted = f"{list(z.shape[:1])} or [{len(z)}, p]"
+            raise InputError(f"positives are rows {wanted}, but these are {list(positives.shape)}.")
         _check_rows("positives", positives, self.part.total)
         _check_rows("negatives", negatives, self.part.total)
         z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
         # What may be learnt is not for the kernel, which has a gradient for z alone.
         plain = log_weights is None or not log_weights.requires_grad
-        here = not self.part.divided and negatives.dim() == 2 and z.is_cuda
+        here = not self.part.divided and negatives.dim() == 2 and positives.dim() == 1 and z.is_cuda
         if plain and here and not isinstance(temperature, Tensor):
             rows = torch.cat([positives[:, None], negatives], dim=1)
             agree = log_weights is None or log_weights.shape == negatives.shape

@@ -40,8 +40,9 @@ def info_nce(
     as they are; normalise them first. The result is what F.cross_entropy gives for class 0, and exact where
     it is small.
 
-    anchor [batch, d]. positive [batch, d], or [batch] similarities a.p. negatives [batch, m, d], or [m, d]
-    shared by all anchors; or instead `logits` [batch, m]: the similarities a.n, as `FeatureTable.logits`
+    anchor [batch, d]. positive [batch, d], or [batch] similarities a.p; of several positives [batch, p, d]
+    the mean of their losses, each against the negatives alone. negatives [batch, m, d], or [m, d] shared by
+    all anchors; or instead `logits` [batch, m]: the similarities a.n, as `FeatureTable.logits`
     returns them, NOT yet divided by the temperature. log_weights [batch, m] are added after that division:
     log counts of repeated negatives or log importance weights; -inf, there or in `logits`, means absent. For
     in-batch negatives give `logits=(anchor @ positive.T).fill_diagonal_(-inf)`: as `negatives`, the positives
@@ -50,32 +51,37 @@ def info_nce(
     check_positive("temperature", temperature)
     if (negatives is None) == (logits is None):
         raise InputError("info_nce takes either negatives or logits: give exactly one of them.")
+    several = positive.ndim == 3
     if positive.ndim == 1 and positive.shape[0] == anchor.shape[0]:
         attraction = positive  # [batch]
+    elif several:
+        attraction = _similarities(anchor, positive, "positive")  # [batch, p]
     else:
         check_shapes(anchor, positive, "anchor and positive")
         attraction = (anchor * positive).sum(-1)
-    similarities = logits if logits is not None else _similarities(anchor, negatives)  # [batch, m]
+    similarities = logits if logits is not None else _similarities(anchor, negatives, "negatives")  # [batch, m]
     check_batch(anchor, similarities, "anchor and logits")
-    gap = _over(similarities - attraction[:, None], temperature)
+    gap = _over(similarities if several else similarities - attraction[:, None], temperature)
     if log_weights is not None:
         check_shapes(similarities, log_weights, "logits of the negatives and log_weights")
         gap = gap + log_weights
     worst = torch.logsumexp(gap.clamp_min(_ABSENT), dim=1)
+    if several:
+        worst = worst[:, None] - attraction / temperature
     return F.softplus(worst, threshold=_SOFTPLUS_LINEAR).mean()
 
 
-def _similarities(anchor: Tensor, negatives: Tensor | None) -> Tensor:
-    assert negatives is not None
-    if anchor.ndim != 2 or negatives.ndim not in (2, 3) or anchor.shape[1] != negatives.shape[-1]:
+def _similarities(anchor: Tensor, others: Tensor | None, name: str) -> Tensor:
+    assert others is not None
+    if anchor.ndim != 2 or others.ndim not in (2, 3) or anchor.shape[1] != others.shape[-1]:
         raise InputError(
-            "anchor is [batch, d] and negatives [batch, m, d] or [m, d] of the same width; "
-            f"got {list(anchor.shape)} and {list(negatives.shape)}."
+            f"anchor is [batch, d] and {name} [batch, m, d] or [{'m, ' * (name == 'negatives')}d] of the same width; "
+            f"got {list(anchor.shape)} and {list(others.shape)}."
         )
-    if negatives.ndim == 2:
-        return anchor @ negatives.T
-    check_batch(anchor, negatives, "anchor and negatives")
-    return torch.bmm(anchor[:, None], negatives.transpose(1, 2)).squeeze(1)  # a row times a matrix: the fast way round
+    if others.ndim == 2:
+        return anchor @ others.T
+    check_batch(anchor, others, f"anchor and {name}")
+    return torch.bmm(anchor[:, None], others.transpose(1, 2)).squeeze(1)  # a row times a matrix: the fast way round
 
 
 def _over(logits: Tensor, temperature: float | Tensor) -> Tensor:

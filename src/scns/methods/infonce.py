@@ -108,6 +108,7 @@ class Objective(Method):
         nu_per: str = "pair",  # or "batch": one nu for all pairs of a step; unstated
         mixture: str = "negatives",  # or "matching", "cross": the mixtures of both networks find each other
         positive: str | None = None,  # "class": another of it; "instance": the sample itself; None: with a teacher
+        positives: int = 1,  # others of the class, with positive="class": the mean of their losses
         symmetric: bool = True,  # with a teacher, also its anchors against the student's table
         ce: float = 1.0,
         kld: float = 0.0,
@@ -117,8 +118,10 @@ class Objective(Method):
         given = {"sampler": sampler, "tau": tau, "scale": scale, "refresh": refresh, "correct": correct}
         given["positive"] = positive
         chosen = effective(given, teacher=setting.teacher is not None, divided=setting.divided)
-        for name, value in (("negatives", negatives), ("weight", weight), ("lm_weight", lm_weight)):
-            check_positive(name, value, zero=name != "negatives")
+        for name, value in (("weight", weight), ("lm_weight", lm_weight)):
+            check_positive(name, value, zero=True)
+        for name, value in (("negatives", negatives), ("positives", positives)):
+            check_positive(name, value)
         if negatives > _MOST:
             raise InputError(
                 f"negatives={negatives} of each anchor are more than {_MOST:,}; use sampler='all' instead."
@@ -127,6 +130,8 @@ class Objective(Method):
             check_positive("k", k)
         check_choice("mixture", mixture, _MIXTURES)
         check_choice("positive", chosen["positive"], ("class", "instance"))
+        if positives > 1 and chosen["positive"] == "instance":
+            raise InputError(f"positives={positives} are others of the class, so give positive=class too.")
         check_choice("nu_per", nu_per, ("pair", "batch"))
         if setting.teacher is None and mixture != "negatives":
             raise InputError(f"mixture='{mixture}' mixes two networks; give a teacher, or use mixture='negatives'.")
@@ -137,7 +142,8 @@ class Objective(Method):
         self.negatives, self.correct, self.tau = negatives, chosen["correct"], tau
         self.weight, self.lm_weight = weight, lm_weight
         self.mixes_negatives = lm_weight > 0 and mixture == "negatives"
-        self.normalize, self.nu_per, self.mixture, self.positive = normalize, nu_per, mixture, chosen["positive"]
+        self.normalize, self.nu_per, self.mixture = normalize, nu_per, mixture
+        self.positive, self.several = chosen["positive"], positives
         self.symmetric, self.seed = symmetric, setting.seed
         self.whole_batch = lm_weight > 0 and (mixture != "negatives" or nu_per == "batch")
         refresh = chosen["refresh"]
@@ -185,7 +191,7 @@ class Objective(Method):
             rows, log_weights, target = self._compared(anchors, epoch)
             sides = self._sides(student, teacher)
             whole = [(z, table.features) for z, table in sides if not table.part.divided]
-            alone = not self.mixes_negatives and len(whole) == len(sides)
+            alone = not self.mixes_negatives and len(whole) == len(sides) and self.several == 1
             if rows is not None and alone and gathered.fits(whole, rows):
                 found = gathered.info_nce(whole, rows, log_weights, self.tau)
                 losses["infonce"] = found.sum() * (self.weight / len(anchors))
@@ -206,16 +212,16 @@ class Objective(Method):
         if self.weight:
             losses["infonce"] = self._info_nce(both, log_weights, target, self.weight)
         if self.mixes_negatives:
-            negatives = both[0].shape[1] - (target is None)
+            negatives = both[0].shape[1] - self.several * (target is None)
             nu = self._coefficients(anchors, negatives, epoch)  # one nu for both networks' mixture of a pair
             both = [self._mixed(similarity, nu, target) for similarity in both]
             losses["lm"] = self._info_nce(both, log_weights, target, self.lm_weight)
         return losses
 
     def _compared(self, anchors: Tensor, epoch: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """(rows of the tables [batch, m], or None for all of them; log-weights; columns [batch, 1] of the positives).
+        """(rows of the tables [batch, m], or None for all of them; log-weights; columns [batch, p] of the positives).
 
-        No columns: the positives are in the first. No log-weights: all are 0.
+        No columns: the positives are in the first p. No log-weights: all are 0.
         """
         if not self.everything:
             return *self.drawn(anchors, epoch), None
@@ -224,16 +230,18 @@ class Objective(Method):
         return None, log_weights.scatter_(1, positives, 0.0), positives
 
     def _draw(self, anchors: Tensor, epoch: Epoch) -> Rows:
-        """The rows of the tables that anchors are compared with, [batch, 1 + m], and their log-weights."""
+        """The rows of the tables that anchors are compared with, [batch, p + m], and their log-weights."""
         drawn, log_weights = self.sampler.weights(anchors, self.negatives, epoch=epoch, correct=self.correct)
         if self.sampler.counted and self.negatives < drawn.shape[1] and not self.mixes_negatives:
             log_weights, drawn_at_all = log_weights.topk(self.negatives, dim=1)  # the others' weight is 0
             drawn = drawn.gather(1, drawn_at_all)
         rows = torch.cat([self._positives(anchors, epoch), drawn], dim=1)
-        return rows, F.pad(log_weights, (1, 0)) if self.correct or self.sampler.counted else None
+        return rows, F.pad(log_weights, (self.several, 0)) if self.correct or self.sampler.counted else None
 
     def _positives(self, anchors: Tensor, epoch: Epoch) -> Tensor:
-        return anchors[:, None] if self.positive == "instance" else self.positives.sample(anchors, epoch=epoch)
+        if self.positive == "instance":
+            return anchors[:, None]
+        return self.positives.sample(anchors, self.several, epoch=epoch)
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int, fresh: bool) -> None:
@@ -298,15 +306,25 @@ class Objective(Method):
         for similarity in parts:
             scale = 1 / self.tau
             scaled = scale * similarity if log_weights is None else torch.add(log_weights, similarity, alpha=scale)
-            log_p = F.log_softmax(scaled, dim=-1)
-            found.append((log_p[..., 0] if target is None else log_p.gather(1, target)).sum())
+            found.append(self._log_p(scaled, target).sum())
         return reduce(torch.add, found) * (-weight / len(both[0]))
+
+    def _log_p(self, scaled: Tensor, target: Tensor | None) -> Tensor:
+        """log of the positives' share, of one positive or the mean over several, each beside the negatives alone."""
+        if self.several == 1 or (target is not None and target.shape[1] == 1):
+            log_p = F.log_softmax(scaled, dim=-1)
+            return log_p[..., 0] if target is None else log_p.gather(1, target)
+        if target is None:
+            positives, negatives = scaled[..., : self.several], scaled[..., self.several :]
+        else:
+            positives, negatives = scaled.gather(1, target), scaled.scatter(1, target, -torch.inf)
+        return -F.softplus(negatives.logsumexp(-1, keepdim=True) - positives).mean(-1)
 
     def _mixed(self, similarity: Tensor, nu: Tensor, target: Tensor | None) -> Tensor:
         """Similarities of the anchors to the mixtures of their negatives; that to the positive as it is."""
         if target is None:
-            mixed = mixup.mixed_similarity(similarity[:, 1:], nu, self.normalize)
-            return torch.cat([similarity[:, :1], mixed], dim=1)
+            mixed = mixup.mixed_similarity(similarity[:, self.several :], nu, self.normalize)
+            return torch.cat([similarity[:, : self.several], mixed], dim=1)
         mixed = mixup.mixed_similarity(similarity, nu, self.normalize)
         return mixed.scatter(1, target, similarity.gather(1, target))
 
