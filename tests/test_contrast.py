@@ -67,12 +67,29 @@ def test_it_is_the_loop_of_its_parts() -> None:
     assert ours == pytest.approx(theirs, rel=1e-4) and ours[-1] < ours[0] - 1
 
 
+@pytest.mark.gpu
+def test_a_gpu_gives_the_loss_and_the_memory_of_a_cpu() -> None:
+    inputs, labels = data()
+    rows, z = torch.arange(50), torch.randn(50, 16, generator=torch.Generator().manual_seed(5))
+    found = []
+    for device in ("cpu", "cuda"):
+        contrast = scns.InfoNCE(labels, inputs.to(device), clusters=20)
+        leaf = z.to(device).requires_grad_()
+        loss = contrast(leaf, rows.to(device))
+        loss.backward()
+        contrast.next_epoch()
+        assert contrast.proposal.device.type == device and leaf.grad is not None
+        found.append((loss.detach().cpu(), leaf.grad.cpu(), contrast.memory.features.cpu()))
+    for one, other in zip(*found, strict=True):  # draws differ where a product is rounded in another way
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.002)
+
+
 def test_few_negatives_stand_for_all() -> None:
     inputs, labels = data()
     contrast = scns.InfoNCE(labels, inputs, negatives=64).eval()
     rows, z = torch.arange(SAMPLES), F.normalize(inputs, dim=1)
     negatives, log_weights = scns.AllNegatives(labels).weights(rows, 1)
-    positive = z[contrast.positives.sample(rows, 16)]  # [n, 16, 16]
+    positive = z[contrast.positives.sample(rows, 64)]  # [n, 64, 16]
     logits = (z @ z.T).gather(1, negatives)
     whole = functional.info_nce(z, positive, logits=logits, log_weights=log_weights, temperature=0.1)
     assert contrast(inputs, rows).item() == pytest.approx(whole.item(), rel=0.01)
@@ -134,6 +151,14 @@ def test_what_is_not_trained_on_is_not_remembered() -> None:
     contrast.train().next_epoch()
     contrast.next_epoch()
     assert torch.equal(contrast.memory.features, before) and contrast.epoch == 2
+
+
+def test_positives_are_no_more_than_the_largest_class_has_others() -> None:
+    inputs, labels = data()
+    assert scns.InfoNCE(labels, inputs).count == 64 and scns.InfoNCE(labels, inputs, positives=1).count == 1
+    pairs = scns.InfoNCE(torch.arange(SAMPLES) // 2, inputs)
+    assert pairs.count == 1 and pairs(inputs[:10], torch.arange(10)) > 0
+    assert scns.InfoNCE(torch.arange(SAMPLES), inputs).count == 1  # everyone alone: its own positive
 
 
 def test_it_takes_what_people_have() -> None:

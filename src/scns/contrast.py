@@ -42,7 +42,7 @@ class InfoNCE(nn.Module):
         labels: Labels,
         features: Embeddings,
         *,
-        positives: int = 16,
+        positives: int = 64,
         negatives: int = 256,
         temperature: float = 0.1,
         momentum: float = 0.5,
@@ -54,11 +54,12 @@ class InfoNCE(nn.Module):
             if not checks.is_whole(value) or value < 1:
                 raise InputError(f"{name}={value!r} must be a whole number from 1 up.")
         check_positive("temperature", temperature)
-        self.count, self.negatives, self.temperature = int(positives), int(negatives), temperature
+        self.negatives, self.temperature = int(negatives), temperature
         features = checks.vectors(features, None)
         self.memory = FeatureTable(*features.shape, momentum=momentum, seed=seed, device=features.device)
         self.memory.update(torch.arange(len(features), device=features.device), features, distinct=True)
         self.positives = Positives(labels, seed=seed)
+        self.count = max(1, min(int(positives), int(self.positives.pool.size.max()) - 1))  # of whom there are others
         scale = 1 / temperature  # in proportion to the loss's own terms
         self.sampler = SoftNegatives(self.memory.features, labels, scale=scale, clusters=clusters, seed=seed)
         self.to(features.device)  # the labels' part
