@@ -137,6 +137,17 @@ def test_a_run_is_known_by_what_its_arguments_were_when_it_began(tmp_path: Path)
     assert line.changed == ("arguments",) and line.printed is None
 
 
+def test_an_argument_that_a_run_is_older_than_has_its_default(tmp_path: Path) -> None:
+    name = "t3/class-scns-k20/resnet110-resnet20"
+    put_cell(tmp_path, name, [71.0, 72.0])
+    kept = tables.folder(name, 0, tmp_path) / "recipe.json"
+    noted = json.loads(kept.read_text())
+    del noted["resolved"]["positives"]
+    kept.write_text(json.dumps(noted))
+    (line,) = results.read(tmp_path).lines
+    assert (line.changed, line.n) == ((), 2) and line.printed is not None
+
+
 @pytest.mark.parametrize("taught", [{}, {"epochs": 9}, None])
 def test_a_teacher_of_the_students_own_name_is_not_taken_for_it(tmp_path: Path, taught: dict | None) -> None:
     """In t1 a network is taught by itself after cross-entropy: both runs end in resnet20-0."""

@@ -23,9 +23,9 @@ def test_means_and_intervals_are_those_of_the_runs_that_are_kept() -> None:
         kept[f"{found.mean:.2f}{half}"] = ", ".join(f"{test:.2f}" for test in tests)
     told = re.findall(r"(\d\d\.\d\d \+- \d\.\d\d) \(([\d., ]+)\)", RESULTS)
     assert len(told) >= 5 and all(kept[shown] == runs for shown, runs in told)
-    table = README.split("## Results")[1].split("\n\n")[0].replace("**", "")
-    shown = re.findall(r"\d\d\.\d\d \+- \d\.\d\d", table)
-    assert len(shown) >= 10 and not [each for each in shown if each not in kept]
+    tables = README.split("## Results\n")[1].split("\n## ")[0].replace("**", "")
+    shown = re.findall(r"\d\d\.\d\d \+- \d\.\d\d", " ".join(re.findall(r"^\|.*$", tables, re.MULTILINE)))
+    assert len(shown) >= 30 and not [each for each in shown if each not in kept]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,7 @@ TOLD = {
     ),
     "(`own` against `uniform` +0.65 +- 2.52": ("alone/own", "alone/uniform"),
     "`uniform-corrected` +0.72 +- 1.05": ("alone/own", "alone/uniform-corrected"),
+    "(16 against one +0.56 +- 1.50": ("alone/own-positives", "alone/own"),
 }
 
 
@@ -160,3 +161,67 @@ def test_corrected_p_of_the_tables_are_those_of_the_runs() -> None:
     assert len(found) == 9 and {round(found[row], 2) for row in small} == {0.01, 0.02}
     assert all(found[row] > 0.1 for row in found if row not in small) and f"p = {found['own']:.2f} as corrected" in page
     assert 0.06 < min(corrected("t3", "resnet*20", "infonce").values()) < 0.07
+
+
+def test_retrieval_by_heads_is_told_as_it_was_measured() -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+    runs = figure["read"](ROOT / "docs" / "results" / "heads.jsonl")
+    assert {len(each) for each in runs.values()} == {3}
+
+    def mean(kind: str, number: int) -> float:
+        tests = [run.test for run in runs[kind, number].values()]
+        return sum(tests) / len(tests)
+
+    def shown(tests: list[float], sign: str = "") -> str:
+        found = figure["interval"](tests)
+        return f"{found.mean:{sign}.2f} +- {found.high - found.mean:.2f}"
+
+    page = RESULTS.split("## A head on embeddings and labels\n")[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    base = {point: each for point, each in runs.items() if "+" not in point.kind}
+    for line in figure["grid"](base):
+        assert line in page.splitlines()
+    told = 0
+    for row in rows:
+        if len(row) == 6 and row[1] in ("64", "256", "all"):  # several positives
+            number = 0 if row[1] == "all" else int(row[1])
+            for cell, changed in zip(row[2:], ("", "+positives-4", "+positives-16", "+positives-64"), strict=True):
+                told += bool(cell)
+                assert not cell or cell == shown([run.test for run in runs[row[0] + changed, number].values()])
+        elif len(row) == 4 and "+-" in row[1]:  # settings changed
+            one, other = (
+                [each for point, each in runs.items() if point.kind.startswith(kind) and point.number == 64]
+                for kind in ("uniform", "own")
+            )
+            assert row[1] in [shown([run.test for run in each.values()]) for each in one]
+            assert row[2] in [shown([run.test for run in each.values()]) for each in other]
+            told += 2
+        elif len(row) == 3 and "(`pml-" in row[0]:  # another library's
+            kind = row[0].split("(`")[1].removesuffix("`)")
+            assert row[1] == shown([run.test for run in runs[kind, 0].values()])
+            told += 1
+    assert told >= 35
+    names = {"mined:": "mined", "half": "mined-uniform", "uniform": "uniform", "uniform,": "uniform-corrected"}
+    names |= {"`own`:": "own", "all": "all"}
+    table = README.split("### Your embeddings, your labels")[1].split("![")[0].replace("**", "")
+    seen = set()
+    for line in (line for line in table.splitlines()[5:] if line.startswith("| ") and "---" not in line):
+        name, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if name.split()[0] not in names:
+            continue
+        kind = names[name.split()[0]]
+        seen.add(kind)
+        for number, cell in zip((4, 16, 64, 256), cells, strict=True):
+            assert not cell or cell == f"{mean(kind, 0 if kind == 'all' else number):.1f}", line
+    assert seen == {*names.values()}
+    for kind, number in (("uniform", 64), ("own", 64), ("own", 256), ("own-200", 256)):
+        assert f"{mean(kind + '+positives-64', number):.1f}" in table
+    pairs = [
+        ("own-200+positives-64", 256, "pml-supcon-memory-8192", 0),
+        ("own+positives-64", 256, "pml-supcon-memory-8192", 0),
+        ("own+positives-64", 64, "own", 64),
+        ("own+positives-64", 64, "uniform+positives-64", 64),
+    ]
+    for kind, number, other, least in pairs:
+        one, two = runs[kind, number], runs[other, least]
+        assert shown([one[seed].test - two[seed].test for seed in one], "+") in page

@@ -74,13 +74,16 @@ def teacher_network(path: Path, recipe: Recipe) -> str:
 
 
 def effective(recipe: Recipe, path: Path | None = None) -> Recipe:
-    """The recipe with every argument of its method written out: as the run at `path` noted them, or as they are now."""
+    """The recipe with every argument of its method written out: as the run at `path` noted them, or as they are now.
+
+    What the run could not note, an argument that is newer than it, has its default: that is what runs did before.
+    """
     noted = Folder(path).resolved() if path is not None else {}
     try:
-        arguments = noted or methods.of_recipe(recipe)
+        arguments = {**methods.of_recipe(recipe), **noted}
     except InputError:  # a method or preset that this version lacks stays as it is written
-        return recipe
-    return replace(recipe, preset="", arguments=arguments)
+        arguments = noted
+    return replace(recipe, preset="", arguments=arguments) if arguments else recipe
 
 
 @cache
