@@ -364,7 +364,7 @@ def test_info_nce_of_several_positives_is_the_mean_over_them() -> None:
     assert several.item() == pytest.approx(mean.item(), rel=1e-12)
     ours, wanted = (torch.autograd.grad(loss, anchor)[0] for loss in (several, mean))
     torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-12)
-    with pytest.raises(InputError, match=r"positive \[batch, m, d\] or \[d\] of the same width; got \[6, 5\]"):
+    with pytest.raises(InputError, match=r"positive \[batch, p, d\] of the same width; got \[6, 5\]"):
         losses.info_nce(anchor, positives[..., :4], negatives)
 
 

@@ -74,8 +74,9 @@ def info_nce(
 def _similarities(anchor: Tensor, others: Tensor | None, name: str) -> Tensor:
     assert others is not None
     if anchor.ndim != 2 or others.ndim not in (2, 3) or anchor.shape[1] != others.shape[-1]:
+        shapes = "[batch, m, d] or [m, d]" if name == "negatives" else "[batch, p, d]"
         raise InputError(
-            f"anchor is [batch, d] and {name} [batch, m, d] or [{'m, ' * (name == 'negatives')}d] of the same width; "
+            f"anchor is [batch, d] and {name} {shapes} of the same width; "
             f"got {list(anchor.shape)} and {list(others.shape)}."
         )
     if others.ndim == 2:
