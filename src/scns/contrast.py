@@ -99,9 +99,10 @@ class InfoNCE(nn.Module):
     def _remember(self) -> None:
         """Move the memory to what was trained on: not earlier, since gradients still have to read it as it was."""
         for seen in [each for each in self._seen if each.trained]:
-            rows, place = seen.rows.unique(return_inverse=True)
-            mean = torch.zeros(len(rows), seen.z.shape[1], device=seen.z.device).index_add_(0, place, seen.z)
-            self.memory.update(rows, F.normalize(mean, dim=1), distinct=True)
+            # Where a sample first comes takes the sum, and its other places the same: `unique` would wait for a GPU.
+            first = (seen.rows[:, None] == seen.rows).byte().argmax(1)
+            total = torch.zeros_like(seen.z).index_add_(0, first, seen.z)[first]
+            self.memory.update(seen.rows, F.normalize(total, dim=1), distinct=True)
         self._seen = [each for each in self._seen if not each.trained]
 
     def state_dict(self, *words: Any, **options: Any) -> Any:
