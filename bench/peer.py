@@ -2,6 +2,7 @@
 
   python bench/peer.py CHECKOUT                        stock (its defaults, 8 workers), then 16 pinned, persistent ones
   python bench/peer.py CHECKOUT --cases kd --peers stock --epochs 2
+  python bench/peer.py CHECKOUT --peers tuned --ours '*live*, fast'      some of our cases alone: each is compiled first
 
 CHECKOUT is a folder with HobbitLong/RepDistiller, left as it is: what keeps it from running on a current torchvision
 (a removed attribute, a logger that is not installed) is supplied from outside. Its time is what it prints after each
@@ -10,6 +11,7 @@ by the same captured steps. Both train resnet20 from a random resnet110, batch 6
 """
 
 import argparse
+import fnmatch
 import json
 import re
 import runpy
@@ -92,6 +94,7 @@ def main() -> None:
     parser.add_argument("--cases", default="kd,crd")
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs of each side, after a first")
     parser.add_argument("--peers", default="stock,tuned", help="tuned: 16 pinned, persistent workers")
+    parser.add_argument("--ours", default="*", help="pattern of our cases to time, '*live*, fast' for instance")
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -108,7 +111,8 @@ def main() -> None:
     from epoch import Case  # type: ignore[import-not-found]
 
     for method in given.cases.split(","):
-        ours = [Case(name, given.images, "cuda", "resnet20") for name in OURS[method]]
+        names = fnmatch.filter(OURS[method], given.ours)
+        ours = [Case(name, given.images, "cuda", "resnet20") for name in names]
         first = [[case.epoch() for _ in range(given.epochs + 1)][1:] for case in ours]
         peers = {name: time_peer(given, method, name == "tuned") for name in given.peers.split(",")}
         second = [[case.epoch() for _ in range(given.epochs)] for case in ours]
