@@ -4,6 +4,7 @@
   python experiments/few_figure.py docs/results/few --against own        paired with another kind than uniform
   python experiments/few_figure.py docs/results/few --numbers 256,1024,4096                       of these numbers alone
   python experiments/few_figure.py docs/results/few --numbers 16 --course course.png              epoch by epoch
+  python experiments/few_figure.py docs/results/few docs/results/few110                           both teachers together
   python experiments/few_figure.py docs/results/heads.jsonl --picture heads.png                   retrieval by heads
 
 Prints, as Markdown: test accuracy after the last epoch with its 95 % interval; the paired differences from the sum
@@ -12,7 +13,8 @@ Holm's correction for all comparisons of one number; in which epoch 60, 65 and 6
 seeds; the spread of the estimated log-denominator in the last epochs; and how many corrected uniform negatives reach
 the same accuracy, read off their curve. Intervals and differences are for points of three seeds and more. Then the
 means alone by kind and number; then each kind against uniform negatives over all numbers and seeds, by the signs of
-all pairs and by the means of seeds that have every number, which is the safer of the two. The figure has
+all pairs and by the means of seeds that have every number, which is the safer of the two. Of several folders, such
+as one a teacher, that last table alone: pairs and seeds of each folder for themselves, put together. The figure has
 every point: its intervals are by the spread of seeds pooled over all points of several, as if that were the same for
 all. --course draws one number of negatives through training: accuracy less that of --against after the same epoch, a
 moving mean over five tests, and the spread of the estimated log-denominator.
@@ -201,34 +203,48 @@ def grid(runs: dict[Point, dict[int, Ended]]) -> list[str]:
     return markdown(rows)
 
 
-def over_numbers(runs: dict[Point, dict[int, Ended]], against: str) -> list[str]:
+def over_numbers(folders: list[dict[Point, dict[int, Ended]]], against: str) -> list[str]:
     """Each kind beside `against`, over all pairs of one number and one seed; p is the sign test's, by Holm corrected.
 
     That takes pairs as independent; those of one seed are not quite. The last column does not: the mean over all
-    numbers by seed, and the interval of these means.
+    numbers by seed, and the interval of these means. Pairs are made within a folder.
     """
-    found: dict[str, list[float]] = {}
-    for kind in dict.fromkeys(point.kind for point in runs if point.number and point.kind != against):
-        both = [each for p in runs if p.kind == kind for each in differences(runs[p], baseline(runs, p, against))]
-        if both:
-            found[kind] = both
+    kinds = dict.fromkeys(p.kind for runs in folders for p in runs if p.number and p.kind != against)
+    points = {kind: [_beside(runs, kind, against) for runs in folders] for kind in kinds}
+    found = {
+        kind: [each for pairs in points[kind] for one, other in pairs for each in differences(one, other)]
+        for kind in kinds
+        if all(points[kind])
+    }
+    found = {kind: both for kind, both in found.items() if both}
     corrected = holm({kind: sign_test(both) for kind, both in found.items()})
     rows = [["negatives", f"pairs with {against}", "better in", "mean difference", "p of the signs", "mean by seed"]]
     for kind, both in found.items():
         better = sum(each > 0 for each in both)
-        points = [(runs[p], baseline(runs, p, against)) for p in runs if p.kind == kind]
-        seeds = by_seed([(each, reference) for each, reference in points if reference])
-        rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", shown(corrected[kind]), seeds])
+        means = [each for pairs in points[kind] for each in by_seed(pairs)]
+        rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", shown(corrected[kind]), _told(means)])
     return markdown(rows)
 
 
-def by_seed(pairs: list[tuple[dict[int, Ended], dict[int, Ended]]]) -> str:
-    """The difference of each pair of points, averaged by seed, with its interval over the seeds that have them all."""
+def _beside(
+    runs: dict[Point, dict[int, Ended]], kind: str, against: str
+) -> list[tuple[dict[int, Ended], dict[int, Ended]]]:
+    """The runs of a kind, number by number, and those that they are paired with."""
+    points = [(runs[p], baseline(runs, p, against)) for p in runs if p.kind == kind]
+    return [(each, reference) for each, reference in points if reference]
+
+
+def by_seed(pairs: list[tuple[dict[int, Ended], dict[int, Ended]]]) -> list[float]:
+    """The difference of each pair of points, averaged by seed, of the seeds that have them all."""
     seeds = set.intersection(*({*runs} & {*reference} for runs, reference in pairs))
-    if len(seeds) < LEAST:
+    return [mean(runs[seed].test - reference[seed].test for runs, reference in pairs) for seed in sorted(seeds)]
+
+
+def _told(means: list[float]) -> str:
+    if len(means) < LEAST:
         return "-"
-    found = interval([mean(runs[seed].test - reference[seed].test for runs, reference in pairs) for seed in seeds])
-    return f"{found.mean:+.2f} +- {found.high - found.mean:.2f} ({len(seeds)})"
+    found = interval(means)
+    return f"{found.mean:+.2f} +- {found.high - found.mean:.2f} ({len(means)})"
 
 
 def sign_test(values: list[float]) -> float:
@@ -360,7 +376,7 @@ def course(runs: dict[Point, dict[int, Ended]], number: int, against: str, pictu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the runs are: a folder, or a .jsonl file")
+    parser.add_argument("folders", type=Path, nargs="+", help="where the runs are: a folder, or a .jsonl file")
     parser.add_argument("--against", default="uniform", help="the kind of negatives that others are paired with")
     parser.add_argument("--numbers", default="", metavar="M,...", help="of these numbers of negatives alone")
     parser.add_argument("--picture", type=Path, help="the figure to write")
@@ -369,27 +385,42 @@ def main() -> None:
     for picture in (given.picture, given.course):
         if picture and not picture.parent.is_dir():
             parser.error(f"'{picture.parent}' is no folder; make it, or give another place for the picture.")
-    runs = read(given.folder)
+        if picture and len(given.folders) > 1:
+            parser.error(f"'{picture}' can show one folder; name one of the {len(given.folders)}.")
     wanted = [word for word in given.numbers.replace(" ", "").split(",") if word]
-    for number in wanted:
-        if number not in {str(point.number) for point in runs if point.number}:
-            parser.error(f"--numbers '{number}' has no finished run in '{given.folder}'.")
-    runs = {point: each for point, each in runs.items() if not (wanted and point.number) or str(point.number) in wanted}
-    if not runs:
-        parser.error(f"'{given.folder}' has no finished runs; make them with experiments/few_negatives.py.")
-    if given.against not in {point.kind for point in runs}:
-        parser.error(f"--against '{given.against}' has no finished run in '{given.folder}'.")
+    read_in = [chosen(parser, folder, wanted, given.against) for folder in given.folders]
+    together = over_numbers(read_in, given.against)
+    if len(read_in) > 1:
+        print(*together, sep="\n")
+        return
+    folder, runs = given.folders[0], read_in[0]
     if given.course and (len(wanted) != 1 or Point(given.against, int(wanted[0])) not in runs):
         parser.error("--course draws one number against a kind that has it; give one with --numbers, such as 16.")
     if given.picture and not any(len(each) > 1 for each in runs.values()):
-        parser.error(f"'{given.folder}' has one seed of each point; a picture with intervals needs two of some.")
-    print(*table(runs, given.against), "", *grid(runs), "", *over_numbers(runs, given.against), sep="\n")
-    times = {line["point"]: line["epoch_s"] for line in lines(given.folder / "times.jsonl")}
+        parser.error(f"'{folder}' has one seed of each point; a picture with intervals needs two of some.")
+    print(*table(runs, given.against), "", *grid(runs), "", *together, sep="\n")
+    times = {line["point"]: line["epoch_s"] for line in lines(folder / "times.jsonl")}
     if given.course:
         course(runs, int(wanted[0]), given.against, given.course)
     if given.picture:
-        heads = given.folder.suffix == ".jsonl"
+        heads = folder.suffix == ".jsonl"
         draw(runs, times, "mean average precision, %" if heads else "test accuracy, %", given.picture)
+
+
+def chosen(
+    parser: argparse.ArgumentParser, folder: Path, wanted: list[str], against: str
+) -> dict[Point, dict[int, Ended]]:
+    """The finished runs of a folder, of the wanted numbers alone where some are named."""
+    runs = read(folder)
+    for number in wanted:
+        if number not in {str(point.number) for point in runs if point.number}:
+            parser.error(f"--numbers '{number}' has no finished run in '{folder}'.")
+    runs = {point: each for point, each in runs.items() if not (wanted and point.number) or str(point.number) in wanted}
+    if not runs:
+        parser.error(f"'{folder}' has no finished runs; make them with experiments/few_negatives.py.")
+    if against not in {point.kind for point in runs}:
+        parser.error(f"--against '{against}' has no finished run in '{folder}'.")
+    return runs
 
 
 if __name__ == "__main__":

@@ -128,6 +128,25 @@ def test_finished_points_are_told_beside_the_whole_sum_and_drawn(
     assert "--numbers '3' has no finished run" in capsys.readouterr().err
 
 
+def test_several_folders_are_paired_each_for_itself_and_told_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, level, gains in ((first, 60.0, (1.0, 2.0, 3.0)), (second, 70.0, (2.0, 2.0, -1.0))):
+        for seed, gain in enumerate(gains):
+            for number in (4, 16):
+                ended(folder, f"uniform-{number}-{seed}", level)
+                ended(folder, f"own-{number}-{seed}", level + gain * (1.5 if number == 16 else 0.5))
+    ended(first, "soft-16-0", 90.0)  # a kind that not all folders have
+    run(monkeypatch, first, second, script=FIGURE)
+    told = capsys.readouterr().out.splitlines()
+    # by seed 1, 2, 3 and 2, 2, -1: mean 1.5, deviation 1.378, t of five 2.571; 10 of 12 pairs better: 2 * 79 / 4096
+    assert told[2:] == ["| own | 12 | 10 | +1.50 | 0.039 | +1.50 +- 1.45 (6) |"]
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, first, second, "--picture", tmp_path / "few.png", script=FIGURE)
+    assert "can show one folder; name one of the 2" in capsys.readouterr().err
+
+
 def test_two_seeds_have_no_interval_of_their_own(tmp_path: Path) -> None:
     parts = runpy.run_path(str(FIGURE))
     for seed, (own, uniform) in enumerate([(67.0, 66.0), (68.0, 66.5)]):
