@@ -73,12 +73,76 @@ def test_differences_of_a_table_are_those_of_its_rows() -> None:
 def test_the_tables_of_few_negatives_are_those_of_their_runs(folder: str) -> None:
     figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
     runs, rows = figure["read"](ROOT / "docs" / "results" / folder), RESULTS.splitlines()
-    grid = figure["grid"](runs) if folder == "few" else []
-    assert not [line for line in grid if line not in rows]
-    for line in figure["table"]({point: each for point, each in runs.items() if point.number in (0, 16)})[2:]:
+    assert not [line for line in figure["grid"](runs) if line not in rows]
+    few = {point: each for point, each in runs.items() if point.number in (0, 16) and len(each) >= 3}
+    assert len(few) >= 10
+    for line in figure["table"](few)[2:]:
         cells = [cell.strip().removesuffix("-") for cell in line.split("|")[1:-1]]
         del cells[9], cells[-1]  # epochs to 68 %, in no row of all runs, and the worth of one number among one
         assert "| " + " | ".join(cells) + " |" in rows
+
+
+def test_two_teachers_together_are_told_as_their_runs_have_it() -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+    teachers = [figure["read"](ROOT / "docs" / "results" / folder) for folder in ("few", "few110")]
+
+    def against(kind: str, *numbers: int) -> dict[str, list[str]]:
+        chosen = [{p: each for p, each in runs.items() if not numbers or p.number in numbers} for runs in teachers]
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in figure["over_numbers"](chosen, kind)[2:]]
+        return {row[0]: row[1:] for row in rows}
+
+    def rows(page: str, section: str, head: str) -> list[list[str]]:
+        table = page.split(f"{section}\n")[1].split(head)[1].split("\n\n")[0]
+        return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+    compared = 0
+    columns = [against(kind) for kind in ("uniform", "uniform-corrected", "own")]
+    for kind, *cells in rows(RESULTS, "### Both teachers together", "| against |"):
+        for cell, column in zip(cells, columns, strict=True):
+            assert (kind in column) == bool(cell)
+            if cell:
+                pairs, better, mean, p, seeds = column[kind]
+                p = f"p {p}" if p.startswith("<") else f"p = {p}"
+                assert cell == f"{better} of {pairs}, {mean}, {p}, {seeds.rsplit(' (')[0]}"
+                compared += 1
+    assert compared == 24
+    readme = rows(README, "### Distilled students: which negatives, and how many", "| `own` less |")
+    page = rows(RESULTS, "### Both teachers together", "| `own` less |")
+    for (kind, *cells), (_, *short) in zip(page, readme, strict=True):
+        assert len(cells) == 7
+        for number, cell, rounded in zip((1, 4, 16, 64, 256, 1024, 4096), cells, short, strict=True):
+            assert cell == against(kind, number)["own"][4]
+            mean, half = (float(each) for each in cell.split(" (")[0].split(" +- "))
+            shown, width = (float(each) for each in rounded.split(" +- "))
+            assert abs(shown - mean) < 0.0501 and abs(width - half) < 0.0501
+    text = " ".join(RESULTS.split())
+    many, few = against("uniform", 256, 1024, 4096), against("uniform", 4, 16, 64)
+    for kind in ("class", "instance"):
+        assert many[kind][:2] == ["18", "1"] and few[kind][:2] == ["20", "10"]
+        assert many[kind][4].split(" (")[0] in text
+    assert few["own"][:2] == ["20", "20"]
+    assert f"({against('uniform', 1, 4)['uniform-corrected'][4].split(' (')[0]} by seed)" in text
+    assert f"({against('uniform', 16, 64)['uniform-corrected'][4].split(' (')[0]}, 13 of 14 pairs)" in text
+    assert f"`own` at {against('all')['own'][4].split(' (')[0]} over all seven numbers" in text
+    for runs, own, corrected in zip(
+        teachers, ("0.62 +- 0.44", "0.70 +- 0.20"), ("0.55 +- 0.31", "0.43 +- 0.12"), strict=True
+    ):
+        for kind, told in (("uniform", own), ("uniform-corrected", corrected)):
+            line = next(line for line in figure["over_numbers"]([runs], kind) if line.startswith("| own |"))
+            assert f"| +{told} (3) |" in line and told in README and told in text
+
+
+@pytest.mark.parametrize(
+    ("folder", "reference", "told"),
+    [("few", "kld", "0.99 +- 0.32"), ("few110", "kld", "0.26 +- 0.53"), ("few110", "all", "0.42 +- 0.40")],
+)
+def test_64_negatives_and_more_are_told_as_the_runs_have_them(folder: str, reference: str, told: str) -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+    runs = {
+        p: each for p, each in figure["read"](ROOT / "docs" / "results" / folder).items() if p.number not in (1, 4, 16)
+    }
+    line = next(line for line in figure["over_numbers"]([runs], reference) if line.startswith("| own |"))
+    assert f"| +{told} (3) |" in line and told in " ".join(RESULTS.split())
 
 
 # as the text tells it: this point less that one, over these seeds (none: all that both have)
@@ -99,6 +163,7 @@ TOLD = {
     "`own` is -0.05 +- 1.48 from it": ("few110/own-16", "few110/kld"),
     "1.77 +- 1.25 below `kld`": ("few110/kld", "few110/uniform-16"),
     "level with cross-entropy (-0.04 +- 1.11)": ("few110/uniform-16", "few110/ce"),
+    "With 256 it is 0.44 +- 0.26 above": ("few110/own-256", "few110/kld"),
     "`ce` lower in 3 of 3 pairs (-0.24 +- 0.21": ("few110/ce", "few/ce"),
     "lower in 3 of 3 pairs (-0.41 +- 0.56)": ("few-levers/own-256", "few/own-256"),
     "CRD 0.69 +- 0.16 above KLD": ("t3/crd/resnet110-resnet20", "t3/kld/resnet110-resnet20"),
