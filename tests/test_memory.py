@@ -297,6 +297,21 @@ def test_a_feature_without_a_number_does_not_enter_the_queue() -> None:
     assert int(queue.cursor) == 0
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("distinct", [True, False])
+def test_features_that_overflow_do_not_stay(bad: float, distinct: bool) -> None:
+    """Half precision overflows now and then: loss scaling skips that step, and the next must find a memory to use."""
+    table, queue, rows = FeatureTable(9, 4), FeatureQueue(5, 4), torch.arange(3)
+    table.update(rows, unit(3, 4), distinct=distinct)
+    before, z = table.features.clone(), unit(3, 4, seed=1)
+    z[1] = bad
+    table.update(rows, F.normalize(z, dim=1), distinct=distinct)
+    assert torch.allclose(table.features[1], before[1]) and not torch.allclose(table.features[2], before[2])
+    queue.push(F.normalize(z, dim=1), rows, rows)
+    logits = queue.logits(unit(1, 4), rows[:1] + 5, rows[:1] + 5)
+    assert logits.isfinite().tolist() == [[True, False, True, False, False]] and not logits.isnan().any()
+
+
 @pytest.mark.parametrize(("rows", "gathers"), [(330, True), (320, False)])
 def test_few_rows_of_each_of_many_anchors_are_gathered(
     rows: int, gathers: bool, monkeypatch: pytest.MonkeyPatch

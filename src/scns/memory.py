@@ -174,7 +174,8 @@ class FeatureTable(nn.Module):
     def update(self, rows: Tensor, z: Tensor, *, distinct: bool = False) -> None:
         """Move `rows` towards the unit features `z`, in batch order where a row comes several times.
 
-        distinct=True promises that no row comes twice; one step then serves the whole batch.
+        distinct=True promises that no row comes twice; one step then serves the whole batch. What is not finite counts
+        as 0: features that overflow, in a step that loss scaling skips, leave their rows as they were.
         """
         _check_tensors(rows=rows, z=z)
         if rows.shape != z.shape[:1] or z.shape[1:] != self.features.shape[1:]:
@@ -183,7 +184,7 @@ class FeatureTable(nn.Module):
             )
         _check_floating(z)
         _check_rows("rows", rows, self.part.total)
-        rows, z = self.part.place(rows.long()), z.detach().to(self.features.dtype)
+        rows, z = self.part.place(rows.long()), _finite(z.detach()).to(self.features.dtype)
         parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
         for row, new in parts:
             moved = torch.lerp(new, self.features[row], self.momentum)
@@ -231,6 +232,10 @@ class FeatureTable(nn.Module):
         if log_weights is not None:
             _check_tensors(log_weights=log_weights)
         _check_floating(z)
+        if not len(z):
+            raise InputError(
+                f"z must be features of one anchor or more, but it is {list(z.shape)}; skip empty batches."
+            )
         if positives.dim() not in (1, 2) or positives.shape[:1] != z.shape[:1] or not positives.numel():
             wanted = f"{list(z.shape[:1])} or [{len(z)}, p]"
             raise InputError(f"positives are rows {wanted}, but these are {list(positives.shape)}.")
@@ -272,6 +277,11 @@ def _check_tensors(**given: object) -> None:
 def _check_floating(z: Tensor) -> None:
     if not z.is_floating_point():
         raise InputError(f"z must be features of floating point, but it is {z.dtype}; convert it with .float().")
+
+
+def _finite(z: Tensor) -> Tensor:
+    """0 for what is not: a memory would keep it, and every later loss read it."""
+    return z.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _check_rows(name: str, rows: Tensor, count: int) -> None:
@@ -340,7 +350,7 @@ class FeatureQueue(nn.Module):
 
     @torch.no_grad()
     def push(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:
-        """Store a batch of unit features; the place after the last is the first."""
+        """Store a batch of unit features; the place after the last is the first. What is not finite is left out."""
         size = len(self.ids)
         self._check(z, ids, labels)
         if len(z) > size:
@@ -348,8 +358,8 @@ class FeatureQueue(nn.Module):
         if (wrong := checks.outside(ids.long(), 1 << 63)) is not None:
             raise InputError(f"ids are the numbers of samples, from 0, but one is {wrong}; -1 marks an empty place.")
         places = (self.cursor + torch.arange(len(z), device=z.device)) % size
-        self.features.index_copy_(0, places, z.detach().to(self.features.dtype))
-        self.ids.index_copy_(0, places, ids.long())
+        self.features.index_copy_(0, places, _finite(z.detach()).to(self.features.dtype))
+        self.ids.index_copy_(0, places, torch.where(z.isfinite().all(1), ids.long(), -1))
         self.labels.index_copy_(0, places, labels.long())
         self.cursor.add_(len(z)).remainder_(size)
 
