@@ -51,6 +51,8 @@ def info_nce(
     check_positive("temperature", temperature)
     if (negatives is None) == (logits is None):
         raise InputError("info_nce takes either negatives or logits: give exactly one of them.")
+    if anchor.shape[:1] == (0,):  # their mean would be NaN
+        raise InputError(f"info_nce needs one anchor or more, but these are {list(anchor.shape)}; skip empty batches.")
     several = positive.ndim == 3
     if positive.ndim == 1 and positive.shape[0] == anchor.shape[0]:
         attraction = positive  # [batch]
