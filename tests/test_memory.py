@@ -246,6 +246,7 @@ ROWS = torch.arange(2)
         ),
         (lambda t: t.info_nce(unit(2, 4), ROWS + 4, ROWS[:, None]), "positives are rows 0 to 4.*one is 5"),
         (lambda t: t.info_nce(unit(2, 4), ROWS, ROWS[:, None] - 1), "negatives are rows 0 to 4.*one is -1"),
+        (lambda t: t.info_nce(unit(2, 4), ROWS, ROWS), r"negatives are rows \[2, m\], but these are \[2\]"),
         (lambda t: t.info_nce(unit(2, 4), ROWS, (ROWS, ROWS)), "negatives must be a tensor.*tuple"),
         (lambda t: FeatureTable("5", 4), "not '5' x 4"),
         (lambda t: FeatureTable(5, 4, device="gpu"), "Unknown device 'gpu'"),
@@ -322,3 +323,18 @@ def test_few_rows_of_each_of_many_anchors_are_gathered(
     whole = (z @ table.features.T).gather(1, asked)
     monkeypatch.setattr(Part, "picked", lambda self, *given: picked.append(given) or whole)
     assert torch.allclose(table.logits(z, asked), whole, atol=1e-6) and bool(picked) != gathers
+
+
+def test_several_positives_are_picked_out_of_the_product_that_negatives_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered, 64 positives of 256 anchors 1,280 wide are 84 MB a step: a fifth of its time."""
+    table, z = FeatureTable(40, 8), unit(16, 8).requires_grad_()
+    positives, negatives = torch.arange(16 * 3).view(16, 3) % 40, torch.arange(16 * 20).view(16, 20) % 40
+    wanted = functional.info_nce(z, table.features[positives], table.features[negatives], temperature=0.2)
+    asked: list[tuple[int, ...]] = []
+    picked = Part.picked
+    monkeypatch.setattr(Part, "picked", lambda self, *given: asked.append(given[2].shape) or picked(self, *given))
+    monkeypatch.setattr(Part, "take", None)
+    found = table.info_nce(z, positives, negatives, temperature=0.2)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, z)[0] for loss in (found, wanted)))
+    assert asked == [(16, 23)]

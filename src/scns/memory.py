@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scns import checks, draws, functional, gathered, room
+from scns import checks, draws, gathered, room
 from scns.errors import InputError
+from scns.functional.contrastive import info_nce_of
 from scns.functional.inputs import check_positive
 from scns.world import World
 
@@ -241,25 +242,22 @@ class FeatureTable(nn.Module):
             raise InputError(f"positives are rows {wanted}, but these are {list(positives.shape)}.")
         _check_rows("positives", positives, self.part.total)
         _check_rows("negatives", negatives, self.part.total)
+        if negatives.dim() != 2 or len(negatives) != len(z):
+            raise InputError(f"negatives are rows [{len(z)}, m], but these are {list(negatives.shape)}.")
         z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
+        rows = torch.cat([positives.reshape(len(z), -1), negatives], dim=1)
         # What may be learnt is not for the kernel, which has a gradient for z alone.
         plain = log_weights is None or not log_weights.requires_grad
-        here = not self.part.divided and negatives.dim() == 2 and positives.dim() == 1 and z.is_cuda
+        here = not self.part.divided and positives.dim() == 1 and z.is_cuda
         if plain and here and not isinstance(temperature, Tensor):
-            rows = torch.cat([positives[:, None], negatives], dim=1)
             agree = log_weights is None or log_weights.shape == negatives.shape
             if agree and gathered.fits([(z, self.features)], rows):
                 weights = None if log_weights is None else F.pad(log_weights, (1, 0))
                 return gathered.info_nce([(z, self.features)], rows, weights, temperature).mean()
         with torch.autocast(z.device.type, enabled=False):  # which would round z and the rows again
-            logits = self.products(z, negatives)
-        return functional.info_nce(
-            z,
-            self.part.take(self.features, positives).to(z.dtype),
-            logits=logits,
-            log_weights=log_weights,
-            temperature=temperature,
-        )
+            own, logits = self.products(z, rows).split([rows.shape[1] - negatives.shape[1], negatives.shape[1]], dim=1)
+        own = own.squeeze(1) if positives.dim() == 1 else own
+        return info_nce_of(own, logits, log_weights, temperature=temperature)
 
     def take(self, rows: Tensor) -> Tensor:
         """The features [*rows.shape, dim] of some rows."""
