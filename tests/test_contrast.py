@@ -163,6 +163,16 @@ def test_a_step_that_overflows_is_not_the_end() -> None:
         assert contrast(encoder(inputs), torch.arange(SAMPLES)).isfinite()
 
 
+def test_made_where_features_are_computed_it_still_trains() -> None:
+    inputs, labels = data()
+    encoder, optimizer = learner()
+    with torch.inference_mode():
+        contrast = scns.InfoNCE(labels, encoder(inputs))
+    for _ in range(2):
+        step(contrast(encoder(inputs), torch.arange(SAMPLES)), optimizer)
+        contrast.next_epoch()
+
+
 def test_positives_are_no_more_than_the_largest_class_has_others() -> None:
     inputs, labels = data()
     assert scns.InfoNCE(labels, inputs).count == 64 and scns.InfoNCE(labels, inputs, positives=1).count == 1

@@ -37,6 +37,7 @@ class InfoNCE(nn.Module):
     proposal: Tensor
     epoch: Tensor
 
+    @torch.inference_mode(False)  # where the features may come from, but the memory is trained with
     def __init__(
         self,
         labels: Labels,
