@@ -394,6 +394,10 @@ def test_bad_filters(data: tuple[Tensor, Tensor]) -> None:
         table.filtered(absolute_margin=-1)
     with pytest.raises(InputError, match="needs same-class scores"):
         NeighborTable.build(data[0], k=10).filtered(relative_margin=0.1)
+    with pytest.raises(InputError, match="labels, exclude='label' and"):
+        NeighborTable.build(*data, k=10, exclude="self").filtered(relative_margin=0.1)
+    with pytest.raises(InputError, match="relative_margin=5 is a share"):  # which would leave nothing
+        table.filtered(relative_margin=5)
     with pytest.raises(InputError, match="400 rows cannot be refreshed from 3"):
         table.refreshed(data[0][:3])
 
