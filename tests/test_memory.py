@@ -249,6 +249,7 @@ ROWS = torch.arange(2)
         (lambda t: t.info_nce(unit(2, 4), ROWS, ROWS), r"negatives are rows \[2, m\], but these are \[2\]"),
         (lambda t: t.info_nce(unit(2, 4), ROWS, (ROWS, ROWS)), "negatives must be a tensor.*tuple"),
         (lambda t: FeatureTable("5", 4), "not '5' x 4"),
+        (lambda t: FeatureTable(torch.arange(5), 4), r"not a tensor \[5\] x 4"),
         (lambda t: FeatureTable(5, 4, device="gpu"), "Unknown device 'gpu'"),
         (lambda t: FeatureTable(5, 4, momentum=None), "momentum=None"),
         (lambda t: FeatureQueue(9, 4).push(unit(2, 4), ROWS, ROWS[:, None]), r"\(2,\) and \(2, 1\)"),

@@ -53,8 +53,9 @@ def tensor(values: Any, what: str) -> Tensor:
                 return torch.as_tensor(values)
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        first = values[0] if isinstance(values, list | tuple) and values else values
-        given = first.dtype if isinstance(first, np.ndarray) else type(first).__name__
+        listed = list(values) if isinstance(values, list | tuple) and len(values) else [values]
+        odd = next((each for each in listed if not is_number(each)), values)  # the one that is no number
+        given = odd.dtype if isinstance(odd, np.ndarray) else type(odd).__name__
         remedy = "; names become numbers by numpy.unique(names, return_inverse=True)[1]" if "abels" in what else ""
         raise InputError(f"{what} must be numbers of one shape, but these are {given}{remedy}.") from None
 

@@ -144,7 +144,8 @@ class FeatureTable(nn.Module):
     ) -> None:
         super().__init__()
         if not checks.is_whole(rows) or not checks.is_whole(dim) or rows < 1 or dim < 1:
-            raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows!r} x {dim!r}.")
+            given = f"{_shown(rows)} x {_shown(dim)}"
+            raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {given}.")
         rows, dim = int(rows), int(dim)  # numpy's numbers too, as of labels.max() + 1
         if not checks.is_number(momentum) or not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum!r} must be from 0 (replace) to 1 (never change).")
@@ -272,6 +273,13 @@ def _check_tensors(**given: object) -> None:
             raise InputError(f"{name} must be a tensor, but it is of type {type(value).__name__}; use torch.as_tensor.")
 
 
+def _shown(value: object) -> str:
+    """What was given as a count; of labels, say, their kind."""
+    if isinstance(value, Tensor) and value.ndim:
+        return f"a tensor {list(value.shape)}"
+    return repr(value)
+
+
 def _check_floating(z: Tensor) -> None:
     if not z.is_floating_point():
         raise InputError(f"z must be features of floating point, but it is {z.dtype}; convert it with .float().")
@@ -327,7 +335,8 @@ class FeatureQueue(nn.Module):
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         if not checks.is_whole(size) or not checks.is_whole(dim) or size < 1 or dim < 1:
-            raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size!r} x {dim!r}.")
+            given = f"{_shown(size)} x {_shown(dim)}"
+            raise InputError(f"A queue needs at least 1 place and 1 dimension, not {given}.")
         size, dim = int(size), int(dim)
         needed = self.bytes(size, dim)
         _check_room(
