@@ -322,14 +322,16 @@ def test_clusters_are_inside_classes_and_deterministic() -> None:
 
 @pytest.mark.parametrize("clusters", [None, 24])
 def test_soft_weighs_some_anchors_at_a_time(clusters: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler, counted = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters), []
-    integers = sampler._integers
+    sampler, counted, searched = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters), [], []
+    integers, find = sampler._integers, chances.find
+    monkeypatch.setattr(chances, "find", lambda ends, at: searched.append(len(ends)) or find(ends, at))
     sampler._integers = lambda scores, anchors: counted.append(len(anchors)) or integers(scores, anchors)
     whole = sampler.weights(EVERY, 9, correct=True)
     monkeypatch.setattr(soft, "_CACHED", sampler.candidates)
     pieces = sampler.weights(EVERY, 9, correct=True)
     assert all(torch.equal(*each) for each in zip(whole, pieces, strict=True))
     assert counted[0] == COUNT == sum(counted[1:]) and len(counted) > 2
+    assert searched == counted  # so that nothing [batch, N] is kept but the product
 
 
 def test_soft_refreshed_follows_new_embeddings() -> None:
