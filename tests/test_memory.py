@@ -3,14 +3,16 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from scns import functional
+from scns import functional, memory
 from scns.errors import InputError
 from scns.memory import FeatureQueue, FeatureTable, Part
 
@@ -339,3 +341,35 @@ def test_several_positives_are_picked_out_of_the_product_that_negatives_need(mon
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(*(torch.autograd.grad(loss, z)[0] for loss in (found, wanted)))
     assert asked == [(16, 23)]
+
+
+def test_rows_that_are_seen_to_be_distinct_take_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop over 256 rows takes 50 times as long; who forgets to promise it waits on a GPU alone."""
+    table, moved = FeatureTable(9, 4), []
+    monkeypatch.setattr(memory, "unit_rows", lambda rows: moved.append(len(rows)) or F.normalize(rows, dim=1))
+    table.update(torch.arange(3), unit(3, 4))
+    table.update(torch.tensor([1, 2, 1]), unit(3, 4))
+    assert moved == [3, 1, 1, 1]
+
+
+class Made(TorchDispatchMode):
+    """Counts the results of so many numbers that are not written in place."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.count = size, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        in_place = func.name().split(".")[0].endswith("_")
+        self.count += isinstance(made, Tensor) and made.numel() == self.size and not in_place
+        return made
+
+
+def test_logits_of_a_queue_make_few_tensors_of_its_size() -> None:
+    queue, labels = FeatureQueue(50, 4), torch.tensor([0, -1, 1])
+    queue.push(unit(3, 4), torch.arange(3), labels)
+    with Made(3 * 50) as made:
+        found = queue.logits(unit(3, 4), torch.tensor([0, 1, 7]), labels)
+    assert made.count <= 4  # the product, two comparisons and what is left out: 65,536 places of 256 anchors are 16 M
+    assert (~found.isneginf())[:, :4].tolist() == [[0, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0]]

@@ -106,6 +106,7 @@ def divided(module: nn.Module) -> Iterator[tuple[str, Part]]:
 
 
 _BLOCK = 1 << 22  # numbers drawn at a time: what surrounds them stays below 200 MB
+_NO_LABEL = -(1 << 63)
 _QUEUE = 65_536  # features: the size of published queues
 
 
@@ -176,8 +177,9 @@ class FeatureTable(nn.Module):
     def update(self, rows: Tensor, z: Tensor, *, distinct: bool = False) -> None:
         """Move `rows` towards the unit features `z`, in batch order where a row comes several times.
 
-        distinct=True promises that no row comes twice; one step then serves the whole batch. What is not finite counts
-        as 0: features that overflow, in a step that loss scaling skips, leave their rows as they were.
+        distinct=True promises that no row comes twice; one step then serves the whole batch (a CPU sees it).
+        What is not finite counts as 0: features that overflow, in a step that loss scaling skips, leave their rows as
+        they were.
         """
         _check_tensors(rows=rows, z=z)
         if rows.shape != z.shape[:1] or z.shape[1:] != self.features.shape[1:]:
@@ -186,6 +188,7 @@ class FeatureTable(nn.Module):
             )
         _check_floating(z)
         _check_rows("rows", rows, self.part.total)
+        distinct = distinct or (checks.readable(rows) and len(rows.unique()) == len(rows))
         rows, z = self.part.place(rows.long()), _finite(z.detach()).to(self.features.dtype)
         parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
         for row, new in parts:
@@ -373,12 +376,12 @@ class FeatureQueue(nn.Module):
     def logits(self, z: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
         """Dot products [batch, size]; -inf for empty places, the anchor itself and samples of its class."""
         self._check(z, ids, labels)
-        return torch.where(self.mask(ids, labels), z @ self.features.to(z.dtype).T, -torch.inf)
+        return (z @ self.features.to(z.dtype).T).masked_fill_(~self.mask(ids, labels), -torch.inf)
 
     def mask(self, ids: Tensor, labels: Tensor) -> Tensor:
         """bool [batch, size]: the places that hold a negative of each anchor (unlabelled, -1: any but itself)."""
-        same = (labels[:, None] == self.labels) & (labels[:, None] >= 0)
-        return (self.ids >= 0) & (ids[:, None] != self.ids) & ~same
+        known = torch.where(labels >= 0, labels.long(), _NO_LABEL)  # which no place has, so that all are others
+        return (known[:, None] != self.labels).logical_and_(ids[:, None] != self.ids).logical_and_(self.ids >= 0)
 
     def _check(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:
         _check_tensors(z=z, ids=ids, labels=labels)
