@@ -542,7 +542,7 @@ def test_positives_need_no_negatives() -> None:
         (lambda: UniformNegatives(["cat", "dog"]), r"Labels must be numbers.*str; names.*numpy.unique"),  # type: ignore[arg-type]
         (lambda: UniformNegatives(np.array(["cat", "dog"])), r"Labels must be numbers.*<U3; names"),  # type: ignore[arg-type]
         (lambda: UniformNegatives([1, None, 2]), "Labels must be numbers.*NoneType"),  # type: ignore[list-item]
-        (lambda: UniformNegatives(None), "Labels must be numbers.*NoneType"),  # type: ignore[arg-type]
+        (lambda: UniformNegatives(None), "Labels must be numbers.*NoneType; without labels, give -1 for every"),  # type: ignore[arg-type]
         (lambda: UniformNegatives(LABELS - 7), "must be -1 .none. or larger, but one is -7"),
         (
             lambda: UniformNegatives(LABELS[:, None]),

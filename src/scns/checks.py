@@ -57,6 +57,8 @@ def tensor(values: Any, what: str) -> Tensor:
         odd = next((each for each in listed if not is_number(each)), values)  # the one that is no number
         given = odd.dtype if isinstance(odd, np.ndarray) else type(odd).__name__
         remedy = "; names become numbers by numpy.unique(names, return_inverse=True)[1]" if "abels" in what else ""
+        if remedy and values is None:
+            remedy = "; without labels, give -1 for every sample"
         raise InputError(f"{what} must be numbers of one shape, but these are {given}{remedy}.") from None
 
 
