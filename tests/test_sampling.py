@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scns import chances, soft
+from scns import chances, sampling, soft
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 from scns.sampling import (
@@ -318,6 +318,19 @@ def test_clusters_are_inside_classes_and_deterministic() -> None:
     one_each = SoftNegatives(X, LABELS, scale=5.0, clusters=COUNT, uniform=0.0)
     exact = SoftNegatives(X, LABELS, scale=5.0, uniform=0.0)
     assert torch.allclose(one_each.probabilities(EVERY), exact.probabilities(EVERY), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["uniform", "class"])
+def test_distinct_draws_are_made_for_some_anchors_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pick, counted = chances.pick_distinct, []
+    monkeypatch.setattr(
+        chances, "pick_distinct", lambda log_p, *given: counted.append(len(log_p)) or pick(log_p, *given)
+    )
+    whole = SAMPLERS[name].sample(EVERY, 9, distinct=True)
+    monkeypatch.setattr(sampling, "_CACHED", 7 * COUNT)
+    assert torch.equal(SAMPLERS[name].sample(EVERY, 9, distinct=True), whole)
+    assert counted[0] == COUNT == sum(counted[1:]) and max(counted[1:]) == 7
+    assert SAMPLERS[name].sample(EVERY[:0], 9, distinct=True).shape == (0, 9)
 
 
 @pytest.mark.parametrize("clusters", [None, 24])

@@ -25,6 +25,8 @@ from scns.checks import Labels
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 
+_CACHED = 1 << 19  # numbers that a CPU draws distinct ones of at a time: tensors of 4 MB
+
 
 class Pool(nn.Module):
     """Samples sorted by class, so that 'any sample of another class' is one integer and needs no rejection."""
@@ -484,10 +486,14 @@ def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, cor
 
 
 def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
-    """Distinct draws over all `count` samples: O(batch * count)."""
+    """Distinct draws over all `count` samples: O(batch * count); a CPU takes a few anchors at a time, in the cache."""
     _enough(num, fewest)
-    every = chances.columns(count, anchors).expand(len(anchors), -1)
-    return chances.pick_distinct(sampler.log_probability(anchors, every), sampler.seed, anchors, num, epoch)
+    sampler.check(anchors)
+    found = []
+    for some in anchors.split(max(1, _CACHED // count) if checks.readable(anchors) else max(1, len(anchors))):
+        every = chances.columns(count, some).expand(len(some), -1)
+        found.append(chances.pick_distinct(sampler.log_probability(some, every), sampler.seed, some, num, epoch))
+    return torch.cat(found)
 
 
 def _labels(given: Labels) -> Tensor:
