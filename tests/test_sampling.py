@@ -476,6 +476,19 @@ def test_draws_are_the_same_on_a_gpu(name: str) -> None:
         assert torch.equal(indices.cpu(), wanted[0]) and torch.allclose(log_weights.cpu(), wanted[1], atol=1e-5)
 
 
+@pytest.mark.gpu
+def test_soft_negatives_are_where_the_embeddings_are() -> None:
+    drawn = SoftNegatives(X.cuda(), LABELS, scale=5.0, clusters=24).sample(EVERY.cuda(), 9)
+    assert drawn.is_cuda and bool((LABELS[drawn.cpu()] != LABELS[:, None]).all())
+
+
+def test_anchors_on_another_device_are_told() -> None:
+    anchors, sentence = EVERY.to("meta"), r"Anchors are on meta, but the sampler is on cpu; .*sampler.to\('meta'\)"
+    for sampler in (*SAMPLERS.values(), Positives(LABELS)):
+        with pytest.raises(InputError, match=sentence):
+            sampler.sample(anchors, 3)
+
+
 @pytest.mark.parametrize("anchors", [[0, 1], np.array([0, 1]), torch.tensor([[0, 1]]), torch.tensor([0.0, 1.0])])
 def test_anchors_that_are_no_batch_of_numbers_are_told(anchors: object) -> None:
     labels = torch.arange(40) % 4

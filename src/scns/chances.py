@@ -108,10 +108,18 @@ def check_count(count: int) -> None:
         raise InputError(f"{count!r} draws were asked for, but a whole number of at least 1 is needed.")
 
 
-def check_anchors(anchors: Tensor, samples: int | None = None) -> None:
-    """Raise for anything but a batch of numbers of so many `samples`; on a GPU, values are not waited for."""
+def check_anchors(anchors: Tensor, samples: int | None = None, of: Tensor | None = None) -> None:
+    """Raise for anything but a batch of numbers of so many `samples`, where the sampler's tensor `of` is.
+
+    On a GPU, values are not waited for.
+    """
     if not isinstance(anchors, Tensor) or anchors.dim() != 1 or anchors.dtype not in (torch.int64, torch.int32):
         raise InputError(f"Anchors are sample numbers, an int64 tensor [batch], but these are {_described(anchors)}.")
+    if of is not None and of.device != anchors.device:
+        raise InputError(
+            f"Anchors are on {anchors.device}, but the sampler is on {of.device}; move it once with "
+            f"sampler.to('{anchors.device}')."
+        )
     if samples is not None and (wrong := checks.outside(anchors, samples)) is not None:
         raise InputError(f"Anchors are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")
 

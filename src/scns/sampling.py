@@ -98,7 +98,7 @@ class Positives(nn.Module):
 
     def sample(self, anchors: Tensor, num: int = 1, *, epoch: Epoch = 0) -> Tensor:
         """int64 [batch, num]"""
-        chances.check_anchors(anchors, len(self.pool))
+        chances.check_anchors(anchors, len(self.pool), self.pool.order)
         pool, draw = self.pool, chances.columns(num, anchors)
         start, size = pool.start[anchors, None], pool.size[anchors, None]
         others = (size - 1).clamp(min=1)
@@ -117,7 +117,7 @@ class Negatives(nn.Module):
 
     def check(self, anchors: Tensor, indices: Tensor | None = None) -> None:
         """Raise for anything but numbers of this sampler's samples, [batch] and [batch, m]."""
-        chances.check_anchors(anchors, self.samples)
+        chances.check_anchors(anchors, self.samples, next(self.buffers()))
         if indices is not None:
             chances.check_indices(indices, len(anchors), self.samples)
 
@@ -440,6 +440,7 @@ class MixedNegatives(Negatives):
         return weighted(self, self._choose(anchors, num, epoch, position), anchors, num, correct)
 
     def _choose(self, anchors: Tensor, num: int, epoch: Epoch, position: Tensor) -> Tensor:
+        self.check(anchors)
         which = chances.pick(self.integers.expand(len(anchors), -1), position)
         drawn = [part.sample(anchors, num, epoch=epoch) for part in self._each()]
         return torch.stack(drawn, 2).gather(2, which[:, :, None])[:, :, 0]
