@@ -41,6 +41,10 @@ def vectors(embeddings: Embeddings, device: torch.device | str | None, *, zero_r
 
 def tensor(values: Any, what: str) -> Tensor:
     """The numbers that a tensor, an array of any layout, a list or a column of a data frame holds, as a tensor."""
+    sparse = values.layout != torch.strided if isinstance(values, Tensor) else hasattr(values, "toarray")
+    if sparse:
+        dense = ".to_dense()" if isinstance(values, Tensor) else ".toarray()"
+        raise InputError(f"{what} must be dense, but these are sparse; convert them: {dense}.")
     if not isinstance(values, Tensor) and hasattr(values, "__array__"):  # torch would ask a column for its row named 0
         values = np.asarray(values)
     numbers = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
