@@ -378,7 +378,8 @@ class InstanceNegatives(Negatives):
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
         """(int64 [batch, k], float32 log-weights [batch, k]): systematic counts, num * P on average, never far from it.
 
-        The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest.
+        The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest. All k
+        are logits whatever `num` is: of fewer draws than that, `sample` makes a cheaper loss.
         """
         chances.check_count(num)
         self.check(anchors)
