@@ -76,6 +76,14 @@ def test_shards_are_skipped_when_finished_and_merge(scns: Run, folder: Path) -> 
     assert code == 2 and "shard of another table: it has embeddings_sha256" in err
 
 
+def test_files_of_another_byte_order_are_read(scns: Run, folder: Path) -> None:
+    scns(*BUILD, "--out", "t.safetensors")
+    for name in ("x", "y"):
+        array = np.load(f"{name}.npy")
+        np.save(f"{name}.npy", array.astype(array.dtype.newbyteorder(">")))
+    assert scns("neighbors", "check", "t.safetensors", "--embeddings", "x.npy", "--labels", "y.npy")[0] == 0
+
+
 def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None:
     scns(*BUILD, "--out", "t.safetensors")
     Path("names.txt").write_text("cat\n<script>alert(1)</script>\na&b\nd\ne\n")
@@ -103,6 +111,7 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
         ((*BUILD, "--out", "t.safetensors", "--exclude", "lable"), "did you mean label"),
         ((*BUILD[:-1], "cud", "--out", "t.safetensors"), "Unknown device 'cud'; use cpu or cuda"),
         (("neighbors", "build", "--embeddings", "full.safetensors", "--out", "t.safetensors"), "is a folder; give"),
+        (("neighbors", "build", "--embeddings", "x.csv", "--out", "t.safetensors"), r"'.csv'; give .*numpy.save\("),
         (("neighbors", "build", "--embeddings", "text.npy", "--out", "t.safetensors"), "no array of numbers"),
         (
             (*BUILD, "--labels", "names.npy", "--out", "t.safetensors"),
@@ -147,6 +156,10 @@ def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None
             ),
             "'latin.txt' is not a text file in UTF-8",
         ),
+        (
+            ("neighbors", "filter", "old.safetensors", "--relative-margin", 95, "--out", "t.safetensors"),
+            "relative_margin=95.0 is a share of the own class's score: 0.05 for 5 %",
+        ),
         ((*BUILD, "--out", "t.safetensors", "--chunk-rows", -1), "chunk_rows=-1 must be"),
     ],
 )
@@ -154,6 +167,7 @@ def test_bad_input_is_one_sentence_and_leaves_no_file(scns: Run, folder: Path, w
     scns(*BUILD, "--out", "old.safetensors")
     (folder / "cut.npy").write_bytes((folder / "x.npy").read_bytes()[:200])
     (folder / "text.npy").write_text("hello")
+    (folder / "x.csv").write_text("1,2\n")
     np.save(folder / "names.npy", np.array(["cat"] * 90))
     np.save(folder / "column.npy", np.array(["cat"] * 90, dtype=object))
     (folder / "latin.txt").write_bytes("caf\xe9\n".encode("latin-1"))

@@ -153,6 +153,26 @@ def test_what_is_not_trained_on_is_not_remembered() -> None:
     assert torch.equal(contrast.memory.features, before) and contrast.epoch == 2
 
 
+def test_a_step_that_overflows_is_not_the_end() -> None:
+    inputs, labels = data()
+    encoder, _ = learner()
+    contrast = scns.InfoNCE(labels, encoder(inputs))
+    contrast(encoder(inputs[:50]) * torch.inf, torch.arange(50)).backward()  # its gradients: not a step to take
+    for _ in range(2):
+        contrast.next_epoch()
+        assert contrast(encoder(inputs), torch.arange(SAMPLES)).isfinite()
+
+
+def test_made_where_features_are_computed_it_still_trains() -> None:
+    inputs, labels = data()
+    encoder, optimizer = learner()
+    with torch.inference_mode():
+        contrast = scns.InfoNCE(labels, encoder(inputs))
+    for _ in range(2):
+        step(contrast(encoder(inputs), torch.arange(SAMPLES)), optimizer)
+        contrast.next_epoch()
+
+
 def test_positives_are_no_more_than_the_largest_class_has_others() -> None:
     inputs, labels = data()
     assert scns.InfoNCE(labels, inputs).count == 64 and scns.InfoNCE(labels, inputs, positives=1).count == 1
@@ -199,7 +219,9 @@ def test_wrong_beginnings_get_a_sentence(change: dict[str, object], sentence: st
             r"rows must be the numbers of 4 samples, int64 \[4\], but they are \[5\]",
         ),
         (torch.randn(4, 16), torch.arange(4) + SAMPLES, "0 to 399, but one is 403"),
-        (torch.randn(4, 16), torch.rand(4), "int64|integer"),
+        (torch.randn(4, 16), torch.rand(4), r"float32 \(4,\); convert them with .long\(\)"),
+        (torch.randn(4, 16), [0, 1, 2, 3], "but they are list; use torch.as_tensor"),
+        (torch.randn(0, 16), torch.arange(0), r"\[0, 16\]; skip empty batches"),
     ],
 )
 def test_wrong_batches_get_a_sentence(z: Tensor, rows: Tensor, sentence: str) -> None:

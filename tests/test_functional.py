@@ -411,6 +411,7 @@ BAD: dict[str, tuple[Callable[[], Tensor], str]] = {
     "mask without queue": (lambda: losses.oim(x(3, 4), LABELS, x(5, 4), queue_mask=x(2)), "without a queue"),
     "negatives twice": (lambda: losses.info_nce(x(2, 3), x(2, 3), x(4, 3), logits=x(2, 4)), "exactly one"),
     "no negatives": (lambda: losses.info_nce(x(2, 3), x(2, 3)), "exactly one"),
+    "no anchors": (lambda: losses.info_nce(x(0, 3), x(0, 3), x(4, 3)), r"\[0, 3\]; skip empty batches"),
     "kernel of no name": (lambda: losses.cka(x(4, 3), x(4, 3), None), "Unknown kernel 'None'"),
     "power of a variant": (lambda: losses.attention_transfer(x(MAP), x(MAP), "paper"), "power .* got 'paper'"),
     "power not a number": (lambda: losses.factor_transfer(x(MAP), x(MAP), power=float("nan")), "power .* got nan"),

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scns import checks, neighbors
 from scns.errors import InputError
 from scns.neighbors import NeighborTable, merge
+from scns.soft import SoftNegatives
 from scns.tableshards import shard_rows
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "paper.json").read_text())
@@ -394,8 +395,26 @@ def test_bad_filters(data: tuple[Tensor, Tensor]) -> None:
         table.filtered(absolute_margin=-1)
     with pytest.raises(InputError, match="needs same-class scores"):
         NeighborTable.build(data[0], k=10).filtered(relative_margin=0.1)
+    with pytest.raises(InputError, match="labels, exclude='label' and"):
+        NeighborTable.build(*data, k=10, exclude="self").filtered(relative_margin=0.1)
+    with pytest.raises(InputError, match="relative_margin=5 is a share"):  # which would leave nothing
+        table.filtered(relative_margin=5)
     with pytest.raises(InputError, match="400 rows cannot be refreshed from 3"):
         table.refreshed(data[0][:3])
+
+
+class Sparse:
+    """As scipy has them."""
+
+    def toarray(self) -> np.ndarray:
+        return np.eye(4)
+
+
+@pytest.mark.parametrize(("given", "remedy"), [(torch.eye(4).to_sparse(), "to_dense"), (Sparse(), "toarray")])
+def test_sparse_embeddings_are_told(given: object, remedy: str) -> None:
+    for make in (lambda: NeighborTable.build(given, k=1), lambda: SoftNegatives(given, range(4), scale=5)):
+        with pytest.raises(InputError, match=rf"dense, but these are sparse; convert them: \.{remedy}\(\)"):
+            make()
 
 
 def test_float64_is_cast_and_warned_about_once(data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

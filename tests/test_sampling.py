@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scns import chances, soft
+from scns import chances, sampling, soft
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 from scns.sampling import (
@@ -320,16 +320,31 @@ def test_clusters_are_inside_classes_and_deterministic() -> None:
     assert torch.allclose(one_each.probabilities(EVERY), exact.probabilities(EVERY), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["uniform", "class"])
+def test_distinct_draws_are_made_for_some_anchors_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pick, counted = chances.pick_distinct, []
+    monkeypatch.setattr(
+        chances, "pick_distinct", lambda log_p, *given: counted.append(len(log_p)) or pick(log_p, *given)
+    )
+    whole = SAMPLERS[name].sample(EVERY, 9, distinct=True)
+    monkeypatch.setattr(sampling, "_CACHED", 7 * COUNT)
+    assert torch.equal(SAMPLERS[name].sample(EVERY, 9, distinct=True), whole)
+    assert counted[0] == COUNT == sum(counted[1:]) and max(counted[1:]) == 7
+    assert SAMPLERS[name].sample(EVERY[:0], 9, distinct=True).shape == (0, 9)
+
+
 @pytest.mark.parametrize("clusters", [None, 24])
 def test_soft_weighs_some_anchors_at_a_time(clusters: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler, counted = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters), []
-    integers = sampler._integers
+    sampler, counted, searched = SoftNegatives(X, LABELS, scale=5.0, clusters=clusters), [], []
+    integers, find = sampler._integers, chances.find
+    monkeypatch.setattr(chances, "find", lambda ends, at: searched.append(len(ends)) or find(ends, at))
     sampler._integers = lambda scores, anchors: counted.append(len(anchors)) or integers(scores, anchors)
     whole = sampler.weights(EVERY, 9, correct=True)
     monkeypatch.setattr(soft, "_CACHED", sampler.candidates)
     pieces = sampler.weights(EVERY, 9, correct=True)
     assert all(torch.equal(*each) for each in zip(whole, pieces, strict=True))
     assert counted[0] == COUNT == sum(counted[1:]) and len(counted) > 2
+    assert searched == counted  # so that nothing [batch, N] is kept but the product
 
 
 def test_soft_refreshed_follows_new_embeddings() -> None:
@@ -461,6 +476,19 @@ def test_draws_are_the_same_on_a_gpu(name: str) -> None:
         assert torch.equal(indices.cpu(), wanted[0]) and torch.allclose(log_weights.cpu(), wanted[1], atol=1e-5)
 
 
+@pytest.mark.gpu
+def test_soft_negatives_are_where_the_embeddings_are() -> None:
+    drawn = SoftNegatives(X.cuda(), LABELS, scale=5.0, clusters=24).sample(EVERY.cuda(), 9)
+    assert drawn.is_cuda and bool((LABELS[drawn.cpu()] != LABELS[:, None]).all())
+
+
+def test_anchors_on_another_device_are_told() -> None:
+    anchors, sentence = EVERY.to("meta"), r"Anchors are on meta, but the sampler is on cpu; .*sampler.to\('meta'\)"
+    for sampler in (*SAMPLERS.values(), Positives(LABELS)):
+        with pytest.raises(InputError, match=sentence):
+            sampler.sample(anchors, 3)
+
+
 @pytest.mark.parametrize("anchors", [[0, 1], np.array([0, 1]), torch.tensor([[0, 1]]), torch.tensor([0.0, 1.0])])
 def test_anchors_that_are_no_batch_of_numbers_are_told(anchors: object) -> None:
     labels = torch.arange(40) % 4
@@ -539,7 +567,8 @@ def test_positives_need_no_negatives() -> None:
     [
         (lambda: UniformNegatives(["cat", "dog"]), r"Labels must be numbers.*str; names.*numpy.unique"),  # type: ignore[arg-type]
         (lambda: UniformNegatives(np.array(["cat", "dog"])), r"Labels must be numbers.*<U3; names"),  # type: ignore[arg-type]
-        (lambda: UniformNegatives(None), "Labels must be numbers.*NoneType"),  # type: ignore[arg-type]
+        (lambda: UniformNegatives([1, None, 2]), "Labels must be numbers.*NoneType"),  # type: ignore[list-item]
+        (lambda: UniformNegatives(None), "Labels must be numbers.*NoneType; without labels, give -1 for every"),  # type: ignore[arg-type]
         (lambda: UniformNegatives(LABELS - 7), "must be -1 .none. or larger, but one is -7"),
         (
             lambda: UniformNegatives(LABELS[:, None]),

@@ -220,6 +220,8 @@ def test_npz_with_other_arrays(tmp_path: Path) -> None:
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(InputError, match="'glov' are neither 'glove' nor a file"):
         words.label_vectors(["cat"], "glov")
+    with pytest.raises(InputError, match="source is a dict; vectors of your own, a row a class, go to"):
+        words.label_vectors(["cat"], {"cat": [1.0]})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="Unknown on_missing 'erorr'; did you mean error"):
         words.label_vectors(["cat"], on_missing="erorr")
     for names in ([], "cat"):

@@ -42,7 +42,9 @@ def load_array(path: str | Path, key: str | None = None) -> Tensor:
             raise _no_numbers(file, "Python objects") from None
         why = "no array of numbers" if "pickle" in str(error) else error  # numpy would advise to load it unsafely
         raise InputError(f"'{file}' cannot be read ({why}): cut short or of another kind.") from None
-    raise InputError(f"'{file}' has the ending '{file.suffix}'; give a .npy, .npz or .safetensors file.")
+    raise InputError(
+        f"'{file}' has the ending '{file.suffix}'; give a .npy, .npz or .safetensors file, numpy.save('x.npy', x) say."
+    )
 
 
 def load_pieces(path: str | Path) -> list[Tensor]:
@@ -132,4 +134,6 @@ def _tensor(array: np.ndarray, file: Path) -> Tensor:
         raise _no_numbers(file, array.dtype)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
+    if not array.dtype.isnative:  # which torch does not take
+        array = array.astype(array.dtype.newbyteorder("="))
     return torch.from_numpy(np.ascontiguousarray(array) if not array.flags["C_CONTIGUOUS"] else array)

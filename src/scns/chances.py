@@ -108,11 +108,18 @@ def check_count(count: int) -> None:
         raise InputError(f"{count!r} draws were asked for, but a whole number of at least 1 is needed.")
 
 
-def check_anchors(anchors: Tensor, samples: int | None = None) -> None:
-    """Raise for anything but a batch of numbers of so many `samples`; on a GPU, values are not waited for."""
+def check_anchors(anchors: Tensor, samples: int | None = None, of: Tensor | None = None) -> None:
+    """Raise for anything but a batch of numbers of so many `samples`, where the sampler's tensor `of` is.
+
+    On a GPU, values are not waited for.
+    """
     if not isinstance(anchors, Tensor) or anchors.dim() != 1 or anchors.dtype not in (torch.int64, torch.int32):
-        given = f"{anchors.dtype} {tuple(anchors.shape)}" if isinstance(anchors, Tensor) else type(anchors).__name__
-        raise InputError(f"Anchors are sample numbers, an int64 tensor [batch], but these are {given}.")
+        raise InputError(f"Anchors are sample numbers, an int64 tensor [batch], but these are {_described(anchors)}.")
+    if of is not None and of.device != anchors.device:
+        raise InputError(
+            f"Anchors are on {anchors.device}, but the sampler is on {of.device}; move it once with "
+            f"sampler.to('{anchors.device}')."
+        )
     if samples is not None and (wrong := checks.outside(anchors, samples)) is not None:
         raise InputError(f"Anchors are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")
 
@@ -121,7 +128,15 @@ def check_indices(indices: Tensor, batch: int, samples: int) -> None:
     """Raise for anything but numbers of so many `samples` for each anchor of the batch; values as of anchors."""
     whole = isinstance(indices, Tensor) and indices.dtype in (torch.int64, torch.int32)
     if not whole or indices.dim() != 2 or len(indices) != batch:
-        given = f"{indices.dtype} {tuple(indices.shape)}" if isinstance(indices, Tensor) else type(indices).__name__
+        given = _described(indices)
         raise InputError(f"Indices are sample numbers, an int64 tensor [{batch}, m], but these are {given}.")
     if (wrong := checks.outside(indices, samples)) is not None:
         raise InputError(f"Indices are numbers of samples, 0 to {samples - 1}, but one is {wrong}.")
+
+
+def _described(numbers: object) -> str:
+    """What was given instead of sample numbers, and how they become a tensor of whole numbers."""
+    if not isinstance(numbers, Tensor):
+        return f"{type(numbers).__name__}; use torch.as_tensor"
+    remedy = "; convert them with .long()" if numbers.dtype not in (torch.int64, torch.int32, torch.bool) else ""
+    return f"{numbers.dtype} {tuple(numbers.shape)}{remedy}"

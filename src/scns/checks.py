@@ -41,6 +41,10 @@ def vectors(embeddings: Embeddings, device: torch.device | str | None, *, zero_r
 
 def tensor(values: Any, what: str) -> Tensor:
     """The numbers that a tensor, an array of any layout, a list or a column of a data frame holds, as a tensor."""
+    sparse = values.layout != torch.strided if isinstance(values, Tensor) else hasattr(values, "toarray")
+    if sparse:
+        dense = ".to_dense()" if isinstance(values, Tensor) else ".toarray()"
+        raise InputError(f"{what} must be dense, but these are sparse; convert them: {dense}.")
     if not isinstance(values, Tensor) and hasattr(values, "__array__"):  # torch would ask a column for its row named 0
         values = np.asarray(values)
     numbers = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
@@ -53,9 +57,12 @@ def tensor(values: Any, what: str) -> Tensor:
                 return torch.as_tensor(values)
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        first = values[0] if isinstance(values, list | tuple) and values else values
-        given = first.dtype if isinstance(first, np.ndarray) else type(first).__name__
+        listed = list(values) if isinstance(values, list | tuple) and len(values) else [values]
+        odd = next((each for each in listed if not is_number(each)), values)  # the one that is no number
+        given = odd.dtype if isinstance(odd, np.ndarray) else type(odd).__name__
         remedy = "; names become numbers by numpy.unique(names, return_inverse=True)[1]" if "abels" in what else ""
+        if remedy and values is None:
+            remedy = "; without labels, give -1 for every sample"
         raise InputError(f"{what} must be numbers of one shape, but these are {given}{remedy}.") from None
 
 

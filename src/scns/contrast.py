@@ -37,6 +37,7 @@ class InfoNCE(nn.Module):
     proposal: Tensor
     epoch: Tensor
 
+    @torch.inference_mode(False)  # where the features may come from, but the memory is trained with
     def __init__(
         self,
         labels: Labels,
@@ -78,7 +79,7 @@ class InfoNCE(nn.Module):
             shown = list(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise InputError(f"z must be features [batch, {self.proposal.shape[1]}], but it is {shown}.")
         if not isinstance(rows, Tensor) or rows.shape != z.shape[:1]:
-            shown = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            shown = list(rows.shape) if isinstance(rows, Tensor) else f"{type(rows).__name__}; use torch.as_tensor"
             raise InputError(f"rows must be the numbers of {len(z)} samples, int64 [{len(z)}], but they are {shown}.")
         z = F.normalize(z.float(), dim=1)
         drawn, log_weights = self.sampler.weights(rows, self.negatives, epoch=self.epoch, correct=True)

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scns import checks, draws, functional, gathered, room
+from scns import checks, draws, gathered, room
 from scns.errors import InputError
+from scns.functional.contrastive import info_nce_of
 from scns.functional.inputs import check_positive
 from scns.world import World
 
@@ -105,6 +106,7 @@ def divided(module: nn.Module) -> Iterator[tuple[str, Part]]:
 
 
 _BLOCK = 1 << 22  # numbers drawn at a time: what surrounds them stays below 200 MB
+_NO_LABEL = -(1 << 63)
 _QUEUE = 65_536  # features: the size of published queues
 
 
@@ -143,7 +145,8 @@ class FeatureTable(nn.Module):
     ) -> None:
         super().__init__()
         if not checks.is_whole(rows) or not checks.is_whole(dim) or rows < 1 or dim < 1:
-            raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {rows!r} x {dim!r}.")
+            given = f"{_shown(rows)} x {_shown(dim)}"
+            raise InputError(f"A feature table needs at least 1 row and 1 dimension, not {given}.")
         rows, dim = int(rows), int(dim)  # numpy's numbers too, as of labels.max() + 1
         if not checks.is_number(momentum) or not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum!r} must be from 0 (replace) to 1 (never change).")
@@ -174,7 +177,9 @@ class FeatureTable(nn.Module):
     def update(self, rows: Tensor, z: Tensor, *, distinct: bool = False) -> None:
         """Move `rows` towards the unit features `z`, in batch order where a row comes several times.
 
-        distinct=True promises that no row comes twice; one step then serves the whole batch.
+        distinct=True promises that no row comes twice; one step then serves the whole batch (a CPU sees it).
+        What is not finite counts as 0: features that overflow, in a step that loss scaling skips, leave their rows as
+        they were.
         """
         _check_tensors(rows=rows, z=z)
         if rows.shape != z.shape[:1] or z.shape[1:] != self.features.shape[1:]:
@@ -183,7 +188,8 @@ class FeatureTable(nn.Module):
             )
         _check_floating(z)
         _check_rows("rows", rows, self.part.total)
-        rows, z = self.part.place(rows.long()), z.detach().to(self.features.dtype)
+        distinct = distinct or (checks.readable(rows) and len(rows.unique()) == len(rows))
+        rows, z = self.part.place(rows.long()), _finite(z.detach()).to(self.features.dtype)
         parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
         for row, new in parts:
             moved = torch.lerp(new, self.features[row], self.momentum)
@@ -231,30 +237,31 @@ class FeatureTable(nn.Module):
         if log_weights is not None:
             _check_tensors(log_weights=log_weights)
         _check_floating(z)
+        if not len(z):
+            raise InputError(
+                f"z must be features of one anchor or more, but it is {list(z.shape)}; skip empty batches."
+            )
         if positives.dim() not in (1, 2) or positives.shape[:1] != z.shape[:1] or not positives.numel():
             wanted = f"{list(z.shape[:1])} or [{len(z)}, p]"
             raise InputError(f"positives are rows {wanted}, but these are {list(positives.shape)}.")
         _check_rows("positives", positives, self.part.total)
         _check_rows("negatives", negatives, self.part.total)
+        if negatives.dim() != 2 or len(negatives) != len(z):
+            raise InputError(f"negatives are rows [{len(z)}, m], but these are {list(negatives.shape)}.")
         z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
+        rows = torch.cat([positives.reshape(len(z), -1), negatives], dim=1)
         # What may be learnt is not for the kernel, which has a gradient for z alone.
         plain = log_weights is None or not log_weights.requires_grad
-        here = not self.part.divided and negatives.dim() == 2 and positives.dim() == 1 and z.is_cuda
+        here = not self.part.divided and positives.dim() == 1 and z.is_cuda
         if plain and here and not isinstance(temperature, Tensor):
-            rows = torch.cat([positives[:, None], negatives], dim=1)
             agree = log_weights is None or log_weights.shape == negatives.shape
             if agree and gathered.fits([(z, self.features)], rows):
                 weights = None if log_weights is None else F.pad(log_weights, (1, 0))
                 return gathered.info_nce([(z, self.features)], rows, weights, temperature).mean()
         with torch.autocast(z.device.type, enabled=False):  # which would round z and the rows again
-            logits = self.products(z, negatives)
-        return functional.info_nce(
-            z,
-            self.part.take(self.features, positives).to(z.dtype),
-            logits=logits,
-            log_weights=log_weights,
-            temperature=temperature,
-        )
+            own, logits = self.products(z, rows).split([rows.shape[1] - negatives.shape[1], negatives.shape[1]], dim=1)
+        own = own.squeeze(1) if positives.dim() == 1 else own
+        return info_nce_of(own, logits, log_weights, temperature=temperature)
 
     def take(self, rows: Tensor) -> Tensor:
         """The features [*rows.shape, dim] of some rows."""
@@ -269,9 +276,21 @@ def _check_tensors(**given: object) -> None:
             raise InputError(f"{name} must be a tensor, but it is of type {type(value).__name__}; use torch.as_tensor.")
 
 
+def _shown(value: object) -> str:
+    """What was given as a count; of labels, say, their kind."""
+    if isinstance(value, Tensor) and value.ndim:
+        return f"a tensor {list(value.shape)}"
+    return repr(value)
+
+
 def _check_floating(z: Tensor) -> None:
     if not z.is_floating_point():
         raise InputError(f"z must be features of floating point, but it is {z.dtype}; convert it with .float().")
+
+
+def _finite(z: Tensor) -> Tensor:
+    """0 for what is not: a memory would keep it, and every later loss read it."""
+    return z.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _check_rows(name: str, rows: Tensor, count: int) -> None:
@@ -319,7 +338,8 @@ class FeatureQueue(nn.Module):
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         if not checks.is_whole(size) or not checks.is_whole(dim) or size < 1 or dim < 1:
-            raise InputError(f"A queue needs at least 1 place and 1 dimension, not {size!r} x {dim!r}.")
+            given = f"{_shown(size)} x {_shown(dim)}"
+            raise InputError(f"A queue needs at least 1 place and 1 dimension, not {given}.")
         size, dim = int(size), int(dim)
         needed = self.bytes(size, dim)
         _check_room(
@@ -340,7 +360,7 @@ class FeatureQueue(nn.Module):
 
     @torch.no_grad()
     def push(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:
-        """Store a batch of unit features; the place after the last is the first."""
+        """Store a batch of unit features; the place after the last is the first. What is not finite is left out."""
         size = len(self.ids)
         self._check(z, ids, labels)
         if len(z) > size:
@@ -348,20 +368,20 @@ class FeatureQueue(nn.Module):
         if (wrong := checks.outside(ids.long(), 1 << 63)) is not None:
             raise InputError(f"ids are the numbers of samples, from 0, but one is {wrong}; -1 marks an empty place.")
         places = (self.cursor + torch.arange(len(z), device=z.device)) % size
-        self.features.index_copy_(0, places, z.detach().to(self.features.dtype))
-        self.ids.index_copy_(0, places, ids.long())
+        self.features.index_copy_(0, places, _finite(z.detach()).to(self.features.dtype))
+        self.ids.index_copy_(0, places, torch.where(z.isfinite().all(1), ids.long(), -1))
         self.labels.index_copy_(0, places, labels.long())
         self.cursor.add_(len(z)).remainder_(size)
 
     def logits(self, z: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
         """Dot products [batch, size]; -inf for empty places, the anchor itself and samples of its class."""
         self._check(z, ids, labels)
-        return torch.where(self.mask(ids, labels), z @ self.features.to(z.dtype).T, -torch.inf)
+        return (z @ self.features.to(z.dtype).T).masked_fill_(~self.mask(ids, labels), -torch.inf)
 
     def mask(self, ids: Tensor, labels: Tensor) -> Tensor:
         """bool [batch, size]: the places that hold a negative of each anchor (unlabelled, -1: any but itself)."""
-        same = (labels[:, None] == self.labels) & (labels[:, None] >= 0)
-        return (self.ids >= 0) & (ids[:, None] != self.ids) & ~same
+        known = torch.where(labels >= 0, labels.long(), _NO_LABEL)  # which no place has, so that all are others
+        return (known[:, None] != self.labels).logical_and_(ids[:, None] != self.ids).logical_and_(self.ids >= 0)
 
     def _check(self, z: Tensor, ids: Tensor, labels: Tensor) -> None:
         _check_tensors(z=z, ids=ids, labels=labels)

@@ -173,10 +173,13 @@ class NeighborTable:
         for name, value in {"absolute_margin": absolute_margin, "relative_margin": relative_margin}.items():
             if value is not None and self.positive is None:
                 raise InputError(
-                    f"{name}={value} needs same-class scores: build the table with labels and positive='max'."
+                    f"{name}={value} needs same-class scores: build the table with labels, exclude='label' and "
+                    "positive='max'."
                 )
             if value is not None and not (checks.is_number(value) and value >= 0):
                 raise InputError(f"{name}={value!r} must be a number of at least 0.")
+        if relative_margin is not None and relative_margin > 1:
+            raise InputError(f"relative_margin={relative_margin!r} is a share of the own class's score: 0.05 for 5 %.")
         for name, value in {"max_score": max_score, "min_score": min_score}.items():
             if value is not None and (not checks.is_number(value) or math.isnan(value)):
                 raise InputError(f"{name}={value!r} would leave nothing; give a cosine.")

@@ -25,6 +25,8 @@ from scns.checks import Labels
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 
+_CACHED = 1 << 19  # numbers that a CPU draws distinct ones of at a time: tensors of 4 MB
+
 
 class Pool(nn.Module):
     """Samples sorted by class, so that 'any sample of another class' is one integer and needs no rejection."""
@@ -96,7 +98,7 @@ class Positives(nn.Module):
 
     def sample(self, anchors: Tensor, num: int = 1, *, epoch: Epoch = 0) -> Tensor:
         """int64 [batch, num]"""
-        chances.check_anchors(anchors, len(self.pool))
+        chances.check_anchors(anchors, len(self.pool), self.pool.order)
         pool, draw = self.pool, chances.columns(num, anchors)
         start, size = pool.start[anchors, None], pool.size[anchors, None]
         others = (size - 1).clamp(min=1)
@@ -115,7 +117,7 @@ class Negatives(nn.Module):
 
     def check(self, anchors: Tensor, indices: Tensor | None = None) -> None:
         """Raise for anything but numbers of this sampler's samples, [batch] and [batch, m]."""
-        chances.check_anchors(anchors, self.samples)
+        chances.check_anchors(anchors, self.samples, next(self.buffers()))
         if indices is not None:
             chances.check_indices(indices, len(anchors), self.samples)
 
@@ -376,7 +378,8 @@ class InstanceNegatives(Negatives):
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
         """(int64 [batch, k], float32 log-weights [batch, k]): systematic counts, num * P on average, never far from it.
 
-        The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest.
+        The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest. All k
+        are logits whatever `num` is: of fewer draws than that, `sample` makes a cheaper loss.
         """
         chances.check_count(num)
         self.check(anchors)
@@ -438,6 +441,7 @@ class MixedNegatives(Negatives):
         return weighted(self, self._choose(anchors, num, epoch, position), anchors, num, correct)
 
     def _choose(self, anchors: Tensor, num: int, epoch: Epoch, position: Tensor) -> Tensor:
+        self.check(anchors)
         which = chances.pick(self.integers.expand(len(anchors), -1), position)
         drawn = [part.sample(anchors, num, epoch=epoch) for part in self._each()]
         return torch.stack(drawn, 2).gather(2, which[:, :, None])[:, :, 0]
@@ -484,10 +488,14 @@ def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, cor
 
 
 def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
-    """Distinct draws over all `count` samples: O(batch * count)."""
+    """Distinct draws over all `count` samples: O(batch * count); a CPU takes a few anchors at a time, in the cache."""
     _enough(num, fewest)
-    every = chances.columns(count, anchors).expand(len(anchors), -1)
-    return chances.pick_distinct(sampler.log_probability(anchors, every), sampler.seed, anchors, num, epoch)
+    sampler.check(anchors)
+    found = []
+    for some in anchors.split(max(1, _CACHED // count) if checks.readable(anchors) else max(1, len(anchors))):
+        every = chances.columns(count, some).expand(len(some), -1)
+        found.append(chances.pick_distinct(sampler.log_probability(some, every), sampler.seed, some, num, epoch))
+    return torch.cat(found)
 
 
 def _labels(given: Labels) -> Tensor:

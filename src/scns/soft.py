@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,7 @@ class SoftNegatives(Negatives):
     """
 
     unit: Tensor  # float32 [n, dim], in order of class
+    kin: Tensor  # int32 [n], in order of class: where each one's class begins, which is one number for a class
     centroids: Tensor
     sizes: Tensor
     first: Tensor
@@ -56,7 +58,8 @@ class SoftNegatives(Negatives):
         if not checks.is_number(uniform) or not 0 <= uniform < 1:
             raise InputError(f"uniform={uniform!r} is the share of uniform draws: at least 0 and below 1.")
         self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
-        self.pool, self.samples, embeddings = Pool(labels), len(labels), checks.tensor(embeddings, "Embeddings")
+        self.samples, embeddings = len(labels), checks.tensor(embeddings, "Embeddings")
+        self.pool = Pool(labels).to(embeddings.device)
         self.candidates = clusters or len(labels)
         if embeddings.dim() != 2 or not embeddings.shape[1]:
             raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
@@ -64,7 +67,8 @@ class SoftNegatives(Negatives):
             raise InputError(
                 f"{len(self.pool)} labels need {len(self.pool)} embeddings, but there are {len(embeddings)}."
             )
-        constants(self, unit=torch.empty(embeddings.shape, dtype=torch.float32, device=embeddings.device))
+        unit = torch.empty(embeddings.shape, dtype=torch.float32, device=embeddings.device)
+        constants(self, unit=unit, kin=self.pool.start[self.pool.order].int())
         if clusters is not None:
             self._allot(clusters)
         self.refresh_(embeddings)
@@ -92,25 +96,30 @@ class SoftNegatives(Negatives):
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
         self.check(anchors, indices)
-        return self._log_q(self._ends(anchors), indices)
+        return self._weighed(anchors, lambda ends, some: (self._log_q(ends, indices[some]),))[0]
 
     def sample(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, distinct: bool = False) -> Tensor:
         """int64 [batch, num]"""
         if distinct:
             raise InputError("SoftNegatives draws with repetition; use InstanceNegatives for distinct neighbours.")
         position = chances.positions(self.seed, anchors, num, epoch)
-        return self._take(self._ends(anchors), anchors, position, epoch)
+        return self._weighed(anchors, lambda ends, some: (self._take(ends, anchors[some], position[some], epoch),))[0]
 
     def weights(self, anchors: Tensor, num: int, *, epoch: Epoch = 0, correct: bool = False) -> tuple[Tensor, Tensor]:
         """(int64 [batch, num], float32 log-weights): drawn systematically, so each is met num * q times on average.
 
         Candidates stand in order of class, so evenly spaced draws spread over the classes too.
         """
-        ends = self._ends(anchors)
-        drawn = self._take(ends, anchors, chances.even_positions(self.seed, anchors, num, epoch), epoch)
-        if not correct:
-            return drawn, torch.zeros(drawn.shape, device=drawn.device)
-        return drawn, -math.log(num) - self._log_q(ends, drawn)
+        position = chances.even_positions(self.seed, anchors, num, epoch)
+
+        def draw(ends: Tensor, some: slice) -> tuple[Tensor, Tensor]:
+            drawn = self._take(ends, anchors[some], position[some], epoch)
+            if not correct:
+                return drawn, torch.zeros(drawn.shape, device=drawn.device)
+            return drawn, -math.log(num) - self._log_q(ends, drawn)
+
+        drawn, log_weights = self._weighed(anchors, draw)
+        return drawn, log_weights
 
     def _take(self, ends: Tensor, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
         chosen = chances.find(ends, position)
@@ -128,8 +137,12 @@ class SoftNegatives(Negatives):
         cluster = self.cluster_of[indices]
         return (chances.between(ends, cluster).double().log() - total - self.sizes[cluster].double().log()).float()
 
-    def _ends(self, anchors: Tensor) -> Tensor:
-        """Integer weights of the anchors' candidates (samples by class, or clusters), uniform part too, added up."""
+    def _weighed(self, anchors: Tensor, answer: Callable[[Tensor, slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What `answer` says of the anchors' integer weights, uniform part too, added up over their candidates.
+
+        Candidates are the samples by class, or the clusters. A CPU weighs and answers a few anchors at a time: their
+        sums need not be kept, 100 MB for 256 anchors of 50,000.
+        """
         self.check(anchors)
         anchor, others = self.unit[self.pool.rank[anchors]], self.unit if self.clusters is None else self.centroids
         if len(anchors) < _ROWS and anchor.device.type == "cpu":
@@ -137,23 +150,20 @@ class SoftNegatives(Negatives):
         with torch.autocast(anchor.device.type, enabled=False):  # else draws would depend on it
             scores = (anchor @ others.T)[: len(anchors)]
         if self.clusters is None and has.TRITON and scores.is_cuda:
-            return self._added_up(scores, self.pool.start[anchors], self.pool.stop[anchors], anchors)
+            ends = self._added_up(scores, self.pool.start[anchors], self.pool.stop[anchors], anchors)
+            return answer(ends, slice(None))
         if not checks.readable(scores):
-            return self._integers(scores, anchors).cumsum_(1)
-        ends = self.pool.order.new_empty(scores.shape)
+            return answer(self._integers(scores, anchors).cumsum_(1), slice(None))
         step = max(1, _CACHED * torch.get_num_threads() // scores.shape[1])
-        for first in range(0, len(anchors), step):
-            some = slice(first, first + step)
-            torch.cumsum(self._integers(scores[some], anchors[some]), 1, out=ends[some])
-        return ends
+        parts = [slice(first, first + step) for first in range(0, max(1, len(anchors)), step)]
+        answers = [answer(self._integers(scores[some], anchors[some]).cumsum_(1), some) for some in parts]
+        return tuple(torch.cat(each) for each in zip(*answers, strict=True))
 
     def _integers(self, scores: Tensor, anchors: Tensor) -> Tensor:
         """Those weights before they are added up, of the anchors' cosines with all candidates."""
         if self.clusters is None:
-            start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
-            place = columns(len(self.pool), anchors)
-            absent = (place >= start) & (place < stop)
-            log_weights, sizes = self.scale * scores.double(), self.pool.size.new_ones(())
+            absent, sizes = self.kin == self.pool.start[anchors, None].int(), self.pool.size.new_ones(())
+            log_weights = scores.double().mul_(self.scale)
         else:
             own = self.pool.labels[anchors, None]
             absent, sizes = (self.cluster_class == own) | (self.sizes == 0), self.sizes

@@ -163,6 +163,11 @@ def label_names(name: str) -> tuple[str, ...]:
 def _vectors(source: str | Path, wanted: set[str], exact: set[str], progress: Progress | None) -> Vectors:
     if source == "glove":
         return read_words(_ASSETS / "glove-100d-labelwords.npz", wanted)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"Word vectors are 'glove' or a file, but source is a {type(source).__name__}; vectors of your own, a row "
+            "a class, go to NeighborTable.build as they are."
+        )
     if not Path(source).is_file():
         raise InputError(
             f"Word vectors '{source}' are neither 'glove' nor a file; give a path to .bin, .txt, .vec or .npz."

@@ -51,23 +51,33 @@ def info_nce(
     check_positive("temperature", temperature)
     if (negatives is None) == (logits is None):
         raise InputError("info_nce takes either negatives or logits: give exactly one of them.")
-    several = positive.ndim == 3
+    if anchor.shape[:1] == (0,):  # their mean would be NaN
+        raise InputError(f"info_nce needs one anchor or more, but these are {list(anchor.shape)}; skip empty batches.")
     if positive.ndim == 1 and positive.shape[0] == anchor.shape[0]:
         attraction = positive  # [batch]
-    elif several:
+    elif positive.ndim == 3:
         attraction = _similarities(anchor, positive, "positive")  # [batch, p]
     else:
         check_shapes(anchor, positive, "anchor and positive")
         attraction = (anchor * positive).sum(-1)
     similarities = logits if logits is not None else _similarities(anchor, negatives, "negatives")  # [batch, m]
     check_batch(anchor, similarities, "anchor and logits")
-    gap = _over(similarities if several else similarities - attraction[:, None], temperature)
+    return info_nce_of(attraction, similarities, log_weights, temperature=temperature)
+
+
+@full_precision
+def info_nce_of(
+    positive: Tensor, logits: Tensor, log_weights: Tensor | None = None, *, temperature: float | Tensor = 0.07
+) -> Tensor:
+    """The same of similarities alone: those to the positive [batch], or to several [batch, p], and `logits`."""
+    several = positive.ndim == 2
+    gap = _over(logits if several else logits - positive[:, None], temperature)
     if log_weights is not None:
-        check_shapes(similarities, log_weights, "logits of the negatives and log_weights")
+        check_shapes(logits, log_weights, "logits of the negatives and log_weights")
         gap = gap + log_weights
     worst = torch.logsumexp(gap.clamp_min(_ABSENT), dim=1)
     if several:
-        worst = worst[:, None] - attraction / temperature
+        worst = worst[:, None] - positive / temperature
     return F.softplus(worst, threshold=_SOFTPLUS_LINEAR).mean()
 
 
