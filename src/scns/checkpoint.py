@@ -35,7 +35,7 @@ _RESULT: dict[str, Any] = {
     "method": str,
     "data": str,
 }  # what every result has
-_LAST = "last.safetensors"
+_LAST, _LOST = "last.safetensors", "diverged.json"
 _PARTS = (".*.part", ".tmp" + 6 * "[0-9A-Za-z]")  # what files are called until they are whole: by us, by safetensors
 _PROGRESS = {"stage", "epoch", "place", "seconds", "names", "history"}  # what every checkpoint says of it
 _NEW, _WHOLE = ".new", "folder"  # a file that stands for a recipe, or folder, of ours that was not trained yet
@@ -43,7 +43,10 @@ _AGAIN = "remove it and give the run's command again, which writes it anew from 
 
 
 class Folder:
-    """A run folder: recipe.json, log.jsonl, last.safetensors + state.json, model.safetensors, result.json."""
+    """A run folder: recipe.json, log.jsonl, last.safetensors + state.json, model.safetensors, result.json.
+
+    Or, of a run that diverged, diverged.json instead of the last two.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -252,6 +255,20 @@ class Folder:
         with atomic(self.path / "log.jsonl") as temporary:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
         (self.path / _NEW).unlink(missing_ok=True)
+        (self.path / _LOST).unlink(missing_ok=True)  # it is tried again, or done
+
+    def diverge(self, done: int, seconds: float, reason: str) -> None:
+        """Keep that the run came to no end, for whoever lists it; where that cannot be written, it is told now."""
+        with suppress(OSError), atomic(self.path / _LOST) as temporary:
+            temporary.write_text(json.dumps({"done": done, "seconds": seconds, "reason": reason}, indent=1) + "\n")
+
+    def diverged(self) -> dict[str, Any] | None:
+        """After how many epochs and seconds a run diverged, and the sentence that says so; else None."""
+        try:
+            known = json.loads((self.path / _LOST).read_text())
+            return {"done": int(known["done"]), "seconds": float(known["seconds"]), "reason": str(known["reason"])}
+        except (OSError, ValueError, KeyError, TypeError):  # not there; cut short, it says nothing
+            return None
 
     def note(self, line: dict[str, Any]) -> None:
         """Add a line to the log, in one piece, so that it can be watched while the run goes on.

@@ -29,7 +29,8 @@ class Summary:
     done: int  # epochs of the main stage
     test: float | None
     seconds: float
-    state: str  # "finished", "unfinished" (it goes on from its checkpoint), or "empty"
+    state: str  # "finished", "unfinished" (it goes on from its checkpoint), "diverged" (it has no end), or "empty"
+    why: str = ""  # it diverged, in a sentence
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ def summary(path: str | Path) -> Summary:
     if folder.finished:
         result = folder.result()
         return Summary(folder.path, recipe, int(result["epochs"]), result["test"], result["seconds"], "finished")
-    progress = folder.progress()
+    progress, lost = folder.progress(), folder.diverged()
+    if lost is not None:
+        return Summary(folder.path, recipe, lost["done"], None, lost["seconds"], "diverged", lost["reason"])
     if progress is None:
         return Summary(folder.path, recipe, 0, None, 0.0, "empty")
     main = [line for line in progress["history"] if "stage" not in line]
@@ -93,6 +96,8 @@ def load_student(path: str | Path) -> Student:
     weights = folder.path / "model.safetensors"
     if not weights.exists() and folder.finished:
         raise InputError(f"The run '{folder.path}' did not keep its student (model.safetensors); {_again(folder)}.")
+    if not weights.exists() and (lost := folder.diverged()):
+        raise InputError(f"The run '{folder.path}' diverged, so it has no student. {lost['reason']}")
     if not weights.exists():
         raise InputError(f"The run '{folder.path}' is not finished, so it has no student yet; go on with scns train.")
     try:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 from rich.cells import cell_len
@@ -10,6 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from scns.results import Results
 
 _WIDE = 160  # a file or a pipe has no width: do not wrap help and notes at 80 columns there
 _GAP = 2  # blanks between the columns of a table
@@ -38,6 +42,14 @@ def complain(sentence: str) -> None:
 def tell(sentence: str) -> None:
     """A sentence beside the results, on stderr, in one line."""
     err.print(sentence, soft_wrap=True)
+
+
+def tell_lost(found: "Results") -> None:
+    """Which runs have no number in what was made of a folder, and why."""
+    for path, reason in {each.path: each.diverged for each in found.diverged}.items():
+        tell(f"Diverged {path}: {reason}")
+    for path, reason in found.skipped.items():
+        tell(f"Skipped {path}: {reason}")
 
 
 @contextmanager
