@@ -96,9 +96,9 @@ def test_runs_that_diverged_are_counted_beside_those_that_did_not(scns: Callable
     found = results.read(tmp_path)
     lines = {line.name: line for line in found.lines}
     assert (lines["some"].n, lines["some"].mean, lines["some"].diverged) == (2, 50.5, (2,))
-    assert lines["some"].remark == "1 of 3 diverged"
+    assert lines["some"].lost == "1 of 3 diverged"
     assert (lines["none"].n, lines["none"].mean, lines["none"].diverged) == (0, None, (0, 1))
-    assert lines["none"].remark.startswith("2 of 2 diverged") and not found.skipped
+    assert lines["none"].lost == "2 of 2 diverged" and not found.skipped
     assert [line.name for line, _ in found.groups] == ["some"]
 
     ran = scns("results", tmp_path, "--csv", tmp_path / "r.csv", "--json", tmp_path / "r.json")
@@ -121,7 +121,8 @@ def test_the_page_says_which_runs_diverged(tmp_path: Path) -> None:
     lose(tmp_path / "other-0", replace(TINY, data="cifar10"))
     made = page(results.read(tmp_path), tmp_path, gallery=False)
     assert "<b>3 of 4 runs diverged</b>" in made and "<li><b>some-1</b>: The loss &#x27;ce&#x27; became nan" in made
-    assert "1 of 2 diverged" in made and "1 of 1 diverged" in made and "Skipped" not in made
+    assert "50.00<small>1 of 2 diverged</small>" in made and "><small>1 of 1 diverged</small>" in made
+    assert "Skipped" not in made
 
 
 def test_a_recipe_that_also_finished_is_not_counted_as_diverged(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_cells_of_the_tables_count_too(tmp_path: Path) -> None:
     cell = tables.cell(name)
     lose(tables.folder(cell.run, 2, tmp_path), replace(cell.recipe, seed=2, data_seed=0))
     (line,) = results.read(tmp_path).lines
-    assert (line.name, line.n, line.diverged) == (name, 2, (2,)) and line.remark == "1 of 3 diverged"
+    assert (line.name, line.n, line.diverged) == (name, 2, (2,)) and line.lost == "1 of 3 diverged"
 
 
 def test_where_all_diverged_the_sentence_says_so(scns: Callable[..., Any], tmp_path: Path) -> None:

@@ -168,5 +168,13 @@ def test_a_printed_page_has_every_column(visit: Callable[..., Any]) -> None:
         document.body.style.width = "739px";  // 8.5 inches less Chromium's margins
         seen.wide = [...document.querySelectorAll("table")].map((table) => table.offsetWidth);
         seen.box = getComputedStyle(document.querySelector(".wide")).overflow;
+        // A button is painted on the first page of a table alone, and a folded recipe tells nothing.
+        seen.heads = [...document.querySelectorAll("th button")].map((each) => getComputedStyle(each).display);
+        seen.folded = [...document.querySelectorAll("details")].filter((each) => each.offsetHeight).length;
+        seen.recipes = document.getElementById("recipes").offsetHeight;
+        const first = document.querySelector("details");
+        first.open = true;
+        seen.unfolded = first.offsetHeight && document.getElementById("recipes").offsetHeight;
     """)
     assert max(seen["wide"]) <= 739 and seen["box"] == "visible"
+    assert set(seen["heads"]) == {"contents"} and seen["folded"] == seen["recipes"] == 0 and seen["unfolded"]

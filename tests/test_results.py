@@ -47,6 +47,13 @@ def test_data_sets_and_recipes_are_lines_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_a_number_of_images_is_told_once(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "x-0", replace(TINY, subset=500), 50)
+    put(tmp_path / "b" / "x-0", TINY, 60)
+    put(tmp_path / "y-0", replace(TINY, subset=500, lr=0.1), 70)
+    assert [line.remark for line in results.read(tmp_path).lines] == ["subset=500", "subset=0", "500 images"]
+
+
 def test_lines_stand_by_kind_then_by_number(tmp_path: Path) -> None:
     for place, name in enumerate(("own-256", "own-200-4", "own-16", "own-200-16", "own", "all", "own-4")):
         put(tmp_path / f"{name}-3", replace(TINY, lr=0.1 + place, seed=3), 50)

@@ -78,15 +78,20 @@ class Line:
 
     @property
     def remark(self) -> str:
-        """How many diverged, in what the runs are not the paper's or another line's, or that they saw few images."""
-        lost = f"{len(self.diverged)} of {self.n + len(self.diverged)} diverged" if self.diverged else ""
+        """In what the runs are not the paper's or those of another line, or that they saw few images; else ""."""
         more = [f"and {len(self.apart) - _NAMED} more"] if len(self.apart) > _NAMED else []
-        return "; ".join(filter(None, (lost, self._compared, ", ".join([*self.apart[:_NAMED], *more]))))
+        return "; ".join(filter(None, (self._compared, ", ".join([*self.apart[:_NAMED], *more]))))
+
+    @property
+    def lost(self) -> str:
+        """How many diverged; else ""."""
+        return f"{len(self.diverged)} of {self.n + len(self.diverged)} diverged" if self.diverged else ""
 
     @property
     def _compared(self) -> str:
         if not self.table:
-            return f"{self.subset:,} images" if self.subset else ""
+            told = f"subset={self.subset}" in self.apart[:_NAMED]
+            return f"{self.subset:,} images" if self.subset and not told else ""
         own = [key for key in self.changed if not key.startswith("teacher.")]
         keys = ", ".join(own or self.changed)  # a teacher mostly shares what was changed; the files have it all
         return f"{'shrunken' if self.shrunken else 'changed'}: {keys}" if keys else ""

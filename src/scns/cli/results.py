@@ -71,7 +71,7 @@ def _value(line: "Line", heading: str, marks: dict[str, str]) -> str:
         "by validation": _spread(line.validated, line.validated_deviation),
         "paper": "" if line.printed is None else f"{line.printed:.2f}",
         "difference": "" if line.difference is None else f"{line.difference:+.2f}",
-        "": f"{line.remark} {marks[line.notes]}".strip(),
+        "": f"{'; '.join(filter(None, (line.lost, line.remark)))} {marks[line.notes]}".strip(),
     }[heading]
 
 

@@ -14,7 +14,7 @@ from scns.phrases import count
 from scns.report import pictures
 from scns.report.answer import answer, what
 from scns.report.groups import Group, by_data, by_number, curve, groups, history, paths
-from scns.report.markup import Value, anchor, difference, number, sortable, spread, text
+from scns.report.markup import Value, anchor, beside, difference, number, sortable, spread, text
 from scns.report.opening import Opening
 from scns.report.pictures import Source
 from scns.report.repeat import command
@@ -190,7 +190,7 @@ def _line_value(group: Group, head: str) -> Value:
         "setting": Value(text(line.name), line.name),
         "student": Value(text(line.student), line.student),
         "n": number(line.n, 0),
-        "test %": spread(line.mean, line.deviation),
+        "test %": beside(spread(line.mean, line.deviation), line.lost),
         "by validation": spread(line.validated, line.validated_deviation),
         "to the paper": difference(line.difference),
         "remark": Value(text(remark), remark),
