@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from scns import paper, recognise, tables
-from scns.checkpoint import Folder
+from scns.checkpoint import AGAIN, Folder, run_folders
 from scns.errors import InputError
 from scns.files import atomic
 from scns.recipe import CHANCE, Recipe, as_text
@@ -131,8 +131,8 @@ def read(folder: str | Path) -> Results:
             f"There is no folder '{folder}'; give the one that holds your runs, or train some: scns sweep mini-ce"
         )
     every: list[Entry] = []
-    skipped: dict[Path, str] = {}
-    for path in sorted(each.parent for each in folder.rglob("recipe.json")):
+    paths, skipped = run_folders(folder)
+    for path in paths:
         try:
             every += _entries(path)
         except InputError as error:
@@ -192,14 +192,17 @@ def _entries(path: Path) -> list[Entry]:
         return _as_cells(Entry(path, recipe, None, math.nan, None, lost["seconds"], (), diverged=lost["reason"]))
     try:
         result = json.loads((path / "result.json").read_text())
+    except OSError as error:
+        raise InputError(f"result.json cannot be read ({error.strerror}); check its permissions.") from None
+    except ValueError as error:
+        raise InputError(f"result.json cannot be read ({error}); {AGAIN}.") from None
+    try:
         test, seconds = float(result["test"]), float(result["seconds"])
         validated = float(result["best_test"]) if "best_test" in result else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"result.json cannot be read ({type(error).__name__}: {error}); train the run again."
-        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"result.json does not say test and seconds as numbers; {AGAIN}.") from None
     if not math.isfinite(test):
-        raise InputError(f"result.json has test={test}; train the run again.")
+        raise InputError(f"result.json has test={test}; {AGAIN}.")
     return _as_cells(Entry(path, recipe, None, test, validated, seconds, ()))
 
 

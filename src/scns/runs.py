@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from scns import augment, datasets, models
-from scns.checkpoint import Folder
+from scns.checkpoint import Folder, run_folders
 from scns.data import Images
 from scns.errors import InputError
 from scns.recipe import Recipe
@@ -55,12 +55,15 @@ class Student:
 
 def find(folder: str | Path) -> tuple[list[Summary], list[str]]:
     """(the runs in a folder and its sub-folders, by path; a sentence for each run that cannot be read)."""
-    found, lost = [], []
-    for path in sorted(Path(folder).rglob("recipe.json")):
+    paths, closed = run_folders(folder)
+    found, lost = [], list(closed.values())
+    for path in paths:
         try:
-            found.append(summary(path.parent))
-        except (InputError, OSError) as error:
+            found.append(summary(path))
+        except InputError as error:
             lost.append(str(error))
+        except OSError as error:
+            lost.append(f"'{error.filename}' cannot be read ({error.strerror}); check its permissions.")
     return found, lost
 
 
@@ -100,6 +103,7 @@ def load_student(path: str | Path) -> Student:
         raise InputError(f"The run '{folder.path}' diverged, so it has no student. {lost['reason']}")
     if not weights.exists():
         raise InputError(f"The run '{folder.path}' is not finished, so it has no student yet; go on with scns train.")
+    open(weights, "rb").close()  # safetensors would say of a file that may not be read that it is not there
     try:
         with safe_open(weights, framework="pt") as file:
             about = {key: json.loads(text) for key, text in file.metadata().items() if key != "student"}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _WIDE = 160  # a file or a pipe has no width: do not wrap help and notes at 80 columns there
 _GAP = 2  # blanks between the columns of a table
+_TOLD = 20  # runs that are told one by one below a table, which should stay in sight
 
 # Without markup and emoji: names such as "[old]/run" and "a:cat:b" are printed as they are.
 out = Console(
@@ -46,10 +47,12 @@ def tell(sentence: str) -> None:
 
 def tell_lost(found: "Results") -> None:
     """Which runs have no number in what was made of a folder, and why."""
-    for path, reason in {each.path: each.diverged for each in found.diverged}.items():
-        tell(f"Diverged {path}: {reason}")
-    for path, reason in found.skipped.items():
-        tell(f"Skipped {path}: {reason}")
+    lost = {each.path: each.diverged for each in found.diverged}
+    for what, whys in (("Diverged", lost), ("Skipped", found.skipped)):
+        for path, reason in list(whys.items())[:_TOLD]:
+            tell(f"{what} {path}: {reason}")
+        if len(whys) > _TOLD:
+            tell(f"{what}: {len(whys) - _TOLD:,} more; `scns results --json FILE` writes all of them.")
 
 
 @contextmanager

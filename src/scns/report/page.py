@@ -27,6 +27,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 Progress = Callable[[int, int], None] | None
 
+_TOLD = 10  # runs without a number that are named above everything else; the others are folded away
 _NAMED = 3  # settings in which curves of one name differ, in words; the recipes have them all
 _NUMBERS = Axis("negatives of each anchor", "with # negatives", "by the number of negatives", marked=True)
 
@@ -115,8 +116,10 @@ def _listed(head: str, about: str, whys: dict[Path, str], folder: Path) -> str:
         return ""
     inside = f"'{folder}/"  # other runs of the folder are named as on the rest of the page
     told = {_name(path, folder): why.replace(inside, "'") for path, why in whys.items()}
-    rows = "".join(f"<li><b>{text(name)}</b>: {text(why)}</li>" for name, why in told.items())
-    return f'<section class="answer skipped" aria-label="{head}"><p><b>{head}</b>, {about}</p><ul>{rows}</ul></section>'
+    rows = [f"<li><b>{text(name)}</b>: {text(why)}</li>" for name, why in told.items()]
+    shown, more = f"<ul>{''.join(rows[:_TOLD])}</ul>", f"<ul>{''.join(rows[_TOLD:])}</ul>"
+    folded = f"<details><summary>{len(rows) - _TOLD:,} more</summary>{more}</details>" if rows[_TOLD:] else ""
+    return f'<section class="answer skipped" aria-label="{head}"><p><b>{head}</b>, {about}</p>{shown}{folded}</section>'
 
 
 def _claims(results: Results) -> str:
