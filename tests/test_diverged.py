@@ -77,6 +77,9 @@ def test_a_sweep_goes_on_and_says_which_runs_diverged(scns: Callable[..., Any], 
     rows = [line.split() for line in out.splitlines()]
     assert code == 1 and f"{tmp_path}/runs/lost-0 diverged: The loss 'ce' became nan in epoch 1" in out
     assert (tmp_path / "runs" / "good-0" / "result.json").exists() and [f"{tmp_path}/runs/lost-0", "diverged"] in rows
+    grid = ("--grid", "lr=0.01,1e30", "--set", "validation=0.25")
+    _, out, _ = scns("tune", good, *grid, *words, "--out", tmp_path / "tune")
+    assert [line.split()[:2] for line in out.splitlines()[1:3]][1] == ["lr=1e30", "diverged"]
     code, _, told = scns("train", lost, *words, "--out", tmp_path / "one")
     assert code == 2 and told.splitlines()[-1].startswith("scns: The loss 'ce' became nan in epoch 1")
 

@@ -56,6 +56,15 @@ def test_a_number_of_images_is_told_once(tmp_path: Path) -> None:
     assert [line.remark for line in results.read(tmp_path).lines] == ["subset=500", "subset=0", "500 images"]
 
 
+def test_seeds_are_told_where_some_are_missing(tmp_path: Path) -> None:
+    for name, seeds in (("all", range(3)), ("hole", (2, 0)), ("late", (1,)), ("many", range(1, 12))):
+        for seed in seeds:
+            put(tmp_path / f"{name}-{seed}", replace(TINY, lr=0.01 * len(name) + len(seeds), seed=seed), 50)
+    lines = {line.name: line.remark for line in results.read(tmp_path).lines}
+    many = "seeds 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
+    assert lines == {"all": "", "hole": "seeds 0, 2", "late": "seed 1", "many": many}
+
+
 def test_lines_stand_by_kind_then_by_number(tmp_path: Path) -> None:
     for place, name in enumerate(("own-256", "own-200-4", "own-16", "own-200-16", "own", "all", "own-4")):
         put(tmp_path / f"{name}-3", replace(TINY, lr=0.1 + place, seed=3), 50)

@@ -23,6 +23,7 @@ from scns.recipe import CHANCE, Recipe, as_text
 from scns.tables import Cell
 
 _NAMED = 3  # settings in which lines of one name differ, in words; the files have them all
+_SEEDS = 8  # seeds of a line that are listed where some are missing
 _SMALLER = ("data", "size", "input_size", "subset", "labelled", "epochs", "validation", "student")
 
 
@@ -78,9 +79,16 @@ class Line:
 
     @property
     def remark(self) -> str:
-        """In what the runs are not the paper's or those of another line, or that they saw few images; else ""."""
+        """In what the runs are not the paper's or those of another line, saw few images, or lack seeds; else ""."""
         more = [f"and {len(self.apart) - _NAMED} more"] if len(self.apart) > _NAMED else []
-        return "; ".join(filter(None, (self._compared, ", ".join([*self.apart[:_NAMED], *more]))))
+        return "; ".join(filter(None, (self._compared, ", ".join([*self.apart[:_NAMED], *more]), self._seeds)))
+
+    @property
+    def _seeds(self) -> str:
+        """Which they are, where some are left out that a sweep of as many would have: means are of other chances."""
+        usual = sorted(self.seeds) == list(range(self.n)) or len({*self.seeds}) < self.n  # more than their seeds differ
+        more = f" and {self.n - _SEEDS} more" if self.n > _SEEDS else ""
+        return "" if usual else f"seed{'s' * (self.n > 1)} {', '.join(map(str, sorted(self.seeds)[:_SEEDS]))}{more}"
 
     @property
     def lost(self) -> str:

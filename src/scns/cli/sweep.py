@@ -196,16 +196,16 @@ def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> No
 
 def _show_outcomes(outcomes: "list[Outcome]") -> None:
     rows: list[list[object]] = [
-        [o.job.out, f"{o.result['test']:.2f}", f"{o.result['seconds']:,}"] if o.result else [o.job.out, _how(o), ""]
+        [o.job.out, f"{o.result['test']:.2f}", f"{o.result['seconds']:,}"] if o.result else [o.job.out, how(o), ""]
         for o in outcomes
     ]
     screen.table("", {"run": "left", "test %": "right", "s": "right"}, rows)
     for outcome in outcomes:
         if outcome.result is None:
-            screen.out.print(f"{outcome.job.out} {_how(outcome)}: {outcome.error}", soft_wrap=True)
+            screen.out.print(f"{outcome.job.out} {how(outcome)}: {outcome.error}", soft_wrap=True)
 
 
-def _how(outcome: "Outcome") -> str:
+def how(outcome: "Outcome") -> str:
     """In a word, what became of a run without a result."""
     from scns.checkpoint import Folder
 
