@@ -134,6 +134,7 @@ def test_nothing_overflows_and_a_link_opens_its_recipe(visit: Callable[..., Any]
         seen.inner = innerWidth; seen.scroll = document.documentElement.scrollWidth;
         seen.open = [...document.querySelectorAll("details")].filter((each) => each.open).map((each) => each.id);
         seen.dark = getComputedStyle(document.body).backgroundColor;
+        seen.arrow = getComputedStyle(head("run").querySelector("button"), "::after").content;
         """,
         f"--window-size={width},900",
         "--blink-settings=preferredColorScheme=0",
@@ -141,6 +142,7 @@ def test_nothing_overflows_and_a_link_opens_its_recipe(visit: Callable[..., Any]
     )
     assert seen["scroll"] <= seen["inner"] and abs(seen["inner"] - width) <= 100  # some builds have a least width
     assert seen["open"] == ["run-1"] and seen["dark"] == "rgb(20, 23, 28)"
+    assert (seen["arrow"] == "none") == (width == 400)  # where there is no room, a column is worth more
 
 
 def test_a_long_table_keeps_its_headings_and_starts_anew(visit: Callable[..., Any]) -> None:

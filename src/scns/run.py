@@ -217,11 +217,9 @@ class Run:
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
 
     def _diverged(self, sentence: str) -> Diverged:
-        """What is to be raised, once the folder has it too."""
-        reason = f"{sentence}, in another --out."
-        if self.world.leads:
-            done = sum("stage" not in line for line in self.history)
-            self.folder.diverge(done, round(self.seconds, 1), reason)
+        """What is to be raised, once the folder has it too: a rank that ends has the others stopped."""
+        reason, done = f"{sentence}, in another --out.", sum("stage" not in line for line in self.history)
+        self.world.together(partial(self.folder.diverge, done, round(self.seconds, 1), reason))
         return Diverged(f"{reason} The last good checkpoint is in '{self.folder.path}'.")
 
     def resume(self) -> bool:
