@@ -138,6 +138,13 @@ def test_runs_without_a_curve_are_counted_where_they_are_many(tmp_path: Path) ->
     assert remarks[3] == "convergence: 6 more runs cannot be drawn either."
 
 
+def test_runs_that_are_not_finished_have_a_figure_with_a_name(tmp_path: Path) -> None:
+    put(tmp_path / "done-0", INFONCE, 50.0)
+    (put(tmp_path / "half-0", replace(INFONCE, lr=0.2), 40.0) / "result.json").unlink()
+    drawn = from_runs.drawn(read(tmp_path), tmp_path, ["convergence"]).figures
+    assert len(drawn) == 2 and "convergence-runs-unfinished" in drawn
+
+
 def test_boxes_of_every_table_with_two_columns(cells: Path) -> None:
     put_cell(cells, "t1/ce/resnet20", [90.0])
     put_cell(cells, "t1/infonce/resnet20", [91.0])

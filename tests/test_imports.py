@@ -26,6 +26,7 @@ LAYERS = [
         "has",
         "lock",
         "phrases",
+        "fonts",
     },
     {
         "data",

@@ -124,6 +124,13 @@ def test_curves_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert titles == [f"{alone}, taught by runs/one", alone, f"{alone}, taught by runs/two"]
 
 
+def test_a_log_that_cannot_be_read_costs_the_other_seeds_no_curve(tmp_path: Path) -> None:
+    for seed in range(3):
+        put(tmp_path / f"a-{seed}", Recipe(data="cifar10", seed=seed), 50.0 + seed)
+    (tmp_path / "a-1" / "log.jsonl").write_text('{"epoch": 1, "te')
+    assert 'data-name="a (mean of 2 of 3)"' in render(tmp_path)
+
+
 def test_the_menu_leads_to_the_claims_where_there_are_some(cells: Path) -> None:
     assert '<a href="#claims">' in render(cells)
     put(cells / "alone" / "run-0", TINY, 50)

@@ -134,6 +134,7 @@ def test_nothing_overflows_and_a_link_opens_its_recipe(visit: Callable[..., Any]
         seen.inner = innerWidth; seen.scroll = document.documentElement.scrollWidth;
         seen.open = [...document.querySelectorAll("details")].filter((each) => each.open).map((each) => each.id);
         seen.dark = getComputedStyle(document.body).backgroundColor;
+        seen.arrow = getComputedStyle(head("run").querySelector("button"), "::after").content;
         """,
         f"--window-size={width},900",
         "--blink-settings=preferredColorScheme=0",
@@ -141,6 +142,7 @@ def test_nothing_overflows_and_a_link_opens_its_recipe(visit: Callable[..., Any]
     )
     assert seen["scroll"] <= seen["inner"] and abs(seen["inner"] - width) <= 100  # some builds have a least width
     assert seen["open"] == ["run-1"] and seen["dark"] == "rgb(20, 23, 28)"
+    assert (seen["arrow"] == "none") == (width == 400)  # where there is no room, a column is worth more
 
 
 def test_a_long_table_keeps_its_headings_and_starts_anew(visit: Callable[..., Any]) -> None:
@@ -168,5 +170,13 @@ def test_a_printed_page_has_every_column(visit: Callable[..., Any]) -> None:
         document.body.style.width = "739px";  // 8.5 inches less Chromium's margins
         seen.wide = [...document.querySelectorAll("table")].map((table) => table.offsetWidth);
         seen.box = getComputedStyle(document.querySelector(".wide")).overflow;
+        // A button is painted on the first page of a table alone, and a folded recipe tells nothing.
+        seen.heads = [...document.querySelectorAll("th button")].map((each) => getComputedStyle(each).display);
+        seen.folded = [...document.querySelectorAll("details")].filter((each) => each.offsetHeight).length;
+        seen.recipes = document.getElementById("recipes").offsetHeight;
+        const first = document.querySelector("details");
+        first.open = true;
+        seen.unfolded = first.offsetHeight && document.getElementById("recipes").offsetHeight;
     """)
     assert max(seen["wide"]) <= 739 and seen["box"] == "visible"
+    assert set(seen["heads"]) == {"contents"} and seen["folded"] == seen["recipes"] == 0 and seen["unfolded"]

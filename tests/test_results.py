@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from scns.checkpoint import Folder
 from scns.claims import claims, interval, paired, pooled, quantile
 from scns.errors import InputError
 from scns.recipe import Recipe
+from scns.report.page import page
 
 TINY = Recipe(student="resnet8", epochs=3)
 
@@ -47,6 +49,22 @@ def test_data_sets_and_recipes_are_lines_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_a_number_of_images_is_told_once(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "x-0", replace(TINY, subset=500), 50)
+    put(tmp_path / "b" / "x-0", TINY, 60)
+    put(tmp_path / "y-0", replace(TINY, subset=500, lr=0.1), 70)
+    assert [line.remark for line in results.read(tmp_path).lines] == ["subset=500", "subset=0", "500 images"]
+
+
+def test_seeds_are_told_where_some_are_missing(tmp_path: Path) -> None:
+    for name, seeds in (("all", range(3)), ("hole", (2, 0)), ("late", (1,)), ("many", range(1, 12))):
+        for seed in seeds:
+            put(tmp_path / f"{name}-{seed}", replace(TINY, lr=0.01 * len(name) + len(seeds), seed=seed), 50)
+    lines = {line.name: line.remark for line in results.read(tmp_path).lines}
+    many = "seeds 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
+    assert lines == {"all": "", "hole": "seeds 0, 2", "late": "seed 1", "many": many}
+
+
 def test_lines_stand_by_kind_then_by_number(tmp_path: Path) -> None:
     for place, name in enumerate(("own-256", "own-200-4", "own-16", "own-200-16", "own", "all", "own-4")):
         put(tmp_path / f"{name}-3", replace(TINY, lr=0.1 + place, seed=3), 50)
@@ -73,6 +91,50 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     reasons = {path.name: reason for path, reason in found.skipped.items()}
     assert set(reasons) == {"cut", "empty", "list", "without", "nan", "waiting", "odd", "same-0"}
     assert "result.json" in reasons["cut"] and "not finished" in reasons["waiting"] and "repeats" in reasons["same-0"]
+
+
+def test_what_may_not_be_read_costs_no_other_run(
+    scns: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "good-0", TINY, 50, student="resnet8", method="ce", data="cifar10-mini")  # type: ignore[arg-type]
+    recipe = put(tmp_path / "recipe", replace(TINY, seed=9), 1) / "recipe.json"
+    recipe.unlink()
+    recipe.symlink_to(recipe)  # root may read everything else
+    result = put(tmp_path / "result", replace(TINY, seed=9), 1) / "result.json"
+    result.unlink()
+    result.mkdir()
+    put(tmp_path / "closed", replace(TINY, seed=8), 1)
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = results.read(tmp_path)
+    assert [line.name for line in found.lines] == ["good"]
+    reasons = {path.name: reason for path, reason in found.skipped.items()}
+    assert reasons == {
+        "closed": f"'{tmp_path}/closed' cannot be opened (Permission denied); check its permissions.",
+        "recipe": f"'{recipe}' cannot be read (Too many levels of symbolic links); put it right, or train in another "
+        "--out.",
+        "result": "result.json cannot be read (Is a directory); check its permissions.",
+    }
+    ran = scns("runs", tmp_path)
+    assert ran.code == 0 and ran.err.count("Left out: ") == 3 and "Errno" not in ran.err
+    assert reasons["closed"] in ran.err and reasons["recipe"] in ran.err
+
+
+def test_many_skipped_runs_leave_the_table_in_sight(scns: Callable, tmp_path: Path) -> None:
+    put(tmp_path / "runs" / "good-0", TINY, 50)
+    for seed in range(25):
+        Folder(tmp_path / "runs" / f"waiting-{seed}").open(replace(TINY, seed=seed))
+    ran = scns("results", tmp_path / "runs", "--json", tmp_path / "all.json")
+    assert ran.err.count("Skipped ") == 20 and "Skipped: 5 more; `scns results --json FILE` writes all" in ran.err
+    assert len(json.loads((tmp_path / "all.json").read_text())["skipped"]) == 25
+    made = page(results.read(tmp_path / "runs"), tmp_path / "runs", gallery=False)
+    assert made.count("it is not finished") == 25 and "<summary>15 more</summary>" in made
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_the_same_classes_in_another_order_are_told(tmp_path: Path) -> None:
     ("kept", "sentence"),
     [
         ('{"format": 2, "version": "9.0", "student": "resnet8"}', "was made by scns 9.0, which is newer than this one"),
-        ('{"student": "resn', "recipe.json' cannot be read: Unterminated string"),
+        ('{"student": "resn', "recipe.json' cannot be read (Unterminated string"),
         ("[]", "recipe.json' must hold keys and values."),
     ],
 )

@@ -229,6 +229,11 @@ def test_bad_input_of_any_rank_is_one_sentence_on_all(name: str, two: Ranks) -> 
     assert one == other and WRONG[name] in one
 
 
+def test_ranks_that_diverge_keep_it_in_the_folder(two: Ranks) -> None:
+    known = json.loads((two.where / "nan" / "diverged.json").read_text())
+    assert known["done"] == 0 and known["reason"] in two.said("nan")[1]["error"]
+
+
 def test_a_folder_that_one_rank_cannot_write_is_named(two: Ranks) -> None:
     why = "'runs/shared' cannot be written (Not a directory); give an --out on storage that all ranks share"
     assert why in two.said("blocked")[0]["error"]

@@ -35,15 +35,18 @@ _RESULT: dict[str, Any] = {
     "method": str,
     "data": str,
 }  # what every result has
-_LAST = "last.safetensors"
+_LAST, _LOST = "last.safetensors", "diverged.json"
 _PARTS = (".*.part", ".tmp" + 6 * "[0-9A-Za-z]")  # what files are called until they are whole: by us, by safetensors
 _PROGRESS = {"stage", "epoch", "place", "seconds", "names", "history"}  # what every checkpoint says of it
 _NEW, _WHOLE = ".new", "folder"  # a file that stands for a recipe, or folder, of ours that was not trained yet
-_AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
+AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
 
 
 class Folder:
-    """A run folder: recipe.json, log.jsonl, last.safetensors + state.json, model.safetensors, result.json."""
+    """A run folder: recipe.json, log.jsonl, last.safetensors + state.json, model.safetensors, result.json.
+
+    Or, of a run that diverged, diverged.json instead of the last two.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -149,8 +152,11 @@ class Folder:
             raise InputError(
                 f"'{self.path}' is no run folder: it has no recipe.json; `scns runs` lists those in runs/."
             ) from None
-        except ValueError as error:
-            raise InputError(f"'{self.path / 'recipe.json'}' cannot be read: {error}.") from None
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"'{self.path / 'recipe.json'}' cannot be read ({why}); put it right, or train in another --out."
+            ) from None
         if not isinstance(values, dict):
             raise InputError(f"'{self.path / 'recipe.json'}' must hold keys and values.")
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)
@@ -166,12 +172,16 @@ class Folder:
         path = self.path / "result.json"
         try:
             found = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be read ({error.strerror}); check its permissions.") from None
         except ValueError as error:
-            raise InputError(f"'{path}' cannot be read ({error}); {_AGAIN}.") from None
+            raise InputError(f"'{path}' cannot be read ({error}); {AGAIN}.") from None
         known = found if isinstance(found, dict) else {}
         wrong = [key for key, kind in _RESULT.items() if not isinstance(known.get(key), kind)]
         if wrong:
-            raise InputError(f"'{path}' lacks {', '.join(wrong)}; {_AGAIN}.")
+            raise InputError(f"'{path}' lacks {', '.join(wrong)}; {AGAIN}.")
         return known
 
     def resolved(self) -> dict[str, Any]:
@@ -252,6 +262,20 @@ class Folder:
         with atomic(self.path / "log.jsonl") as temporary:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
         (self.path / _NEW).unlink(missing_ok=True)
+        (self.path / _LOST).unlink(missing_ok=True)  # it is tried again, or done
+
+    def diverge(self, done: int, seconds: float, reason: str) -> None:
+        """Keep that the run came to no end, for whoever lists it; where that cannot be written, it is told now."""
+        with suppress(OSError), atomic(self.path / _LOST) as temporary:
+            temporary.write_text(json.dumps({"done": done, "seconds": seconds, "reason": reason}, indent=1) + "\n")
+
+    def diverged(self) -> dict[str, Any] | None:
+        """After how many epochs and seconds a run diverged, and the sentence that says so; else None."""
+        try:
+            known = json.loads((self.path / _LOST).read_text())
+            return {"done": int(known["done"]), "seconds": float(known["seconds"]), "reason": str(known["reason"])}
+        except (OSError, ValueError, KeyError, TypeError):  # not there; cut short, it says nothing
+            return None
 
     def note(self, line: dict[str, Any]) -> None:
         """Add a line to the log, in one piece, so that it can be watched while the run goes on.
@@ -275,6 +299,17 @@ class Folder:
         with atomic(self.path / "result.json") as temporary:
             temporary.write_text(json.dumps(result, indent=1) + "\n")
         (self.path / "error.txt").unlink(missing_ok=True)  # of a sweep in which it failed
+
+
+def run_folders(folder: str | Path) -> tuple[list[Path], dict[Path, str]]:
+    """(the run folders in a folder and below, by path; a sentence for each folder that cannot be looked into)."""
+    closed: dict[Path, str] = {}
+
+    def refused(error: OSError) -> None:
+        closed[Path(error.filename)] = f"'{error.filename}' cannot be opened ({error.strerror}); check its permissions."
+
+    walked = os.walk(folder, onerror=refused)
+    return sorted(Path(where) for where, _, files in walked if "recipe.json" in files), closed
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:

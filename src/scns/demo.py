@@ -174,7 +174,8 @@ def run(out: Path, *, scale: Scale | None = None, say: Say = print, watch: Watch
 def _own(results: Results, out: Path) -> Results:
     """The runs of this demo: `scns demo --quick` has a folder of its own below, and a page of its own."""
     skipped = {path: why for path, why in results.skipped.items() if path.parent == out}
-    return Results([entry for entry in results.entries if entry.path.parent == out], skipped)
+    entries, lost = ([each for each in some if each.path.parent == out] for some in (results.entries, results.diverged))
+    return Results(entries, skipped, lost)
 
 
 def _recipe(name: str, scale: Scale) -> Recipe:

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """Bad input: one sentence that names the value and the remedy. The command line prints it and exits with 2."""
 
 
+class Diverged(InputError):
+    """A run whose losses or weights are no numbers any more."""
+
+
 class AgreedError(InputError):
     """Bad input that every process of a distributed run knows of; the one of rank 0 says it."""
 

@@ -1,15 +1,18 @@
 """Figures: drawn without a display, saved as .png, .pdf or .svg."""
 
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 from numpy.typing import ArrayLike
 
+from scns import fonts
 from scns.errors import InputError
 from scns.files import atomic
 
@@ -85,11 +88,14 @@ def check_ending(path: str | Path) -> str:
     return ending
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure to `path`, whole or not at all."""
+def save(figure: Figure, path: str | Path) -> str:
+    """Write a figure to `path`, whole or not at all; a sentence where no font has some of its characters."""
     ending = check_ending(path)
-    with atomic(path) as part:
+    told = fonts.complete(figure)
+    with atomic(path) as part, warnings.catch_warnings(), rc_context({"pdf.fonttype": 42}):  # 3 mixes up emoji
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(part, format=ending, dpi=150)
+    return told
 
 
 def new_figure(width: float, height: float) -> Figure:

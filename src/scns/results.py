@@ -9,26 +9,30 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from scns import paper, recognise, tables
-from scns.checkpoint import Folder
+from scns.checkpoint import AGAIN, Folder, run_folders
 from scns.errors import InputError
 from scns.files import atomic
 from scns.recipe import CHANCE, Recipe, as_text
 from scns.tables import Cell
 
 _NAMED = 3  # settings in which lines of one name differ, in words; the files have them all
+_SEEDS = 8  # seeds of a line that are listed where some are missing
 _SMALLER = ("data", "size", "input_size", "subset", "labelled", "epochs", "validation", "student")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished run, as one cell of a table (or none): a run that two cells share makes two entries."""
+    """A finished run, or one that diverged, as a cell of a table (or none): a run that two cells share is two entries.
+
+    Of a run that `diverged` there is the sentence that says so, and no accuracy: test is nan.
+    """
 
     path: Path
     recipe: Recipe
@@ -38,6 +42,7 @@ class Entry:
     seconds: float
     changed: tuple[str, ...]  # recipe keys that differ from the cell's own, its teacher's included
     notes: str = ""  # what a reader must know to compare it with the paper, such as how its teacher began
+    diverged: str = ""
 
     @property
     def shrunken(self) -> bool:
@@ -46,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """The runs of one cell, or of one recipe, that differ in their seed alone."""
+    """The runs of one cell, or of one recipe, that differ in their seed alone: n finished, others may have diverged."""
 
     name: str
     table: str
@@ -58,7 +63,7 @@ class Line:
     epochs: int
     subset: int
     n: int
-    mean: float
+    mean: float | None  # None where all have diverged
     deviation: float | None  # sample standard deviation; None for one run
     validated: float | None
     validated_deviation: float | None
@@ -70,17 +75,31 @@ class Line:
     difference: float | None
     notes: str = ""
     apart: tuple[str, ...] = ()  # the settings in which lines of this name differ: "precision=bf16"
+    diverged: tuple[int, ...] = ()  # the seeds of runs that came to no end, which mean and deviation are without
 
     @property
     def remark(self) -> str:
-        """In what the runs are not the paper's or those of another line, or that they saw few images; else ""."""
+        """In what the runs are not the paper's or those of another line, saw few images, or lack seeds; else ""."""
         more = [f"and {len(self.apart) - _NAMED} more"] if len(self.apart) > _NAMED else []
-        return "; ".join(filter(None, (self._compared, ", ".join([*self.apart[:_NAMED], *more]))))
+        return "; ".join(filter(None, (self._compared, ", ".join([*self.apart[:_NAMED], *more]), self._seeds)))
+
+    @property
+    def _seeds(self) -> str:
+        """Which they are, where some are left out that a sweep of as many would have: means are of other chances."""
+        usual = sorted(self.seeds) == list(range(self.n)) or len({*self.seeds}) < self.n  # more than their seeds differ
+        more = f" and {self.n - _SEEDS} more" if self.n > _SEEDS else ""
+        return "" if usual else f"seed{'s' * (self.n > 1)} {', '.join(map(str, sorted(self.seeds)[:_SEEDS]))}{more}"
+
+    @property
+    def lost(self) -> str:
+        """How many diverged; else ""."""
+        return f"{len(self.diverged)} of {self.n + len(self.diverged)} diverged" if self.diverged else ""
 
     @property
     def _compared(self) -> str:
         if not self.table:
-            return f"{self.subset:,} images" if self.subset else ""
+            told = f"subset={self.subset}" in self.apart[:_NAMED]
+            return f"{self.subset:,} images" if self.subset and not told else ""
         own = [key for key in self.changed if not key.startswith("teacher.")]
         keys = ", ".join(own or self.changed)  # a teacher mostly shares what was changed; the files have it all
         return f"{'shrunken' if self.shrunken else 'changed'}: {keys}" if keys else ""
@@ -88,51 +107,60 @@ class Line:
 
 @dataclass(frozen=True)
 class Results:
-    """What a folder of runs holds; `skipped` says of each run without a result why."""
+    """What a folder of runs holds: those that finished, those that diverged, and why others are `skipped`."""
 
     entries: list[Entry]
     skipped: dict[Path, str]
+    diverged: list[Entry] = field(default_factory=list)
 
     @property
     def lines(self) -> list[Line]:
-        return [line for line, _ in self.groups]
+        """Also those of which every run has diverged."""
+        return [line for line, _ in self._every]
 
     @cached_property
     def groups(self) -> list[tuple[Line, list[Entry]]]:
-        """Each line with its runs."""
+        """Each line with its finished runs, of which it has some."""
+        return [(line, [each for each in group if not each.diverged]) for line, group in self._every if line.n]
+
+    @cached_property
+    def _every(self) -> list[tuple[Line, list[Entry]]]:
         groups: dict[str, list[Entry]] = {}
-        for entry in self.entries:
+        for entry in sorted([*self.entries, *self.diverged], key=_order):
             groups.setdefault(_kind(entry), []).append(entry)
         return _told_apart([(_line(group), group) for group in groups.values()])
 
 
 def read(folder: str | Path) -> Results:
-    """The finished runs below a folder, ordered by table and path; what cannot be read is skipped and named."""
+    """The runs below a folder that finished or diverged, by table and path; others are skipped and named."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(
             f"There is no folder '{folder}'; give the one that holds your runs, or train some: scns sweep mini-ce"
         )
-    entries: list[Entry] = []
-    skipped: dict[Path, str] = {}
-    seen: dict[tuple[str, int, int], Path] = {}
-    for path in sorted(each.parent for each in folder.rglob("recipe.json")):
+    every: list[Entry] = []
+    paths, skipped = run_folders(folder)
+    for path in paths:
         try:
-            found = _entries(path)
+            every += _entries(path)
         except InputError as error:
             skipped[path] = str(error)
-            continue
-        for entry in found:
-            key = (_kind(entry), entry.recipe.seed, entry.recipe.order_seed)
-            if key in seen:
-                skipped[path] = f"repeats '{seen[key]}': the same recipe and seed."
-            else:
-                seen[key] = path
-                entries.append(entry)
+    seen: dict[tuple[str, int, int], Path] = {}
+    entries: list[Entry] = []
+    lost: list[Entry] = []
+    for entry in sorted(every, key=lambda each: bool(each.diverged)):  # one that finished stands for its recipe
+        key = (_kind(entry), entry.recipe.seed, entry.recipe.order_seed)
+        if key in seen:
+            but = f"; this one diverged: {entry.diverged}" if entry.diverged else "."
+            skipped[entry.path] = f"repeats '{seen[key]}': the same recipe and seed{but}"
+        else:
+            seen[key] = entry.path
+            (lost if entry.diverged else entries).append(entry)
     if not entries:
-        why = "".join(f" ({path.name}: {reason.rstrip('.')})" for path, reason in list(skipped.items())[:1])
+        told = {each.path: each.diverged for each in lost} | skipped
+        why = "".join(f" ({path.name}: {reason.rstrip('.')})" for path, reason in list(told.items())[:1])
         raise InputError(f"There is no finished run in '{folder}'{why}; train some with: scns sweep mini-ce")
-    return Results(sorted(entries, key=_order), skipped)
+    return Results(sorted(entries, key=_order), dict(sorted(skipped.items())), sorted(lost, key=_order))
 
 
 def write_csv(lines: Iterable[Line], path: str | Path) -> None:
@@ -146,9 +174,10 @@ def write_csv(lines: Iterable[Line], path: str | Path) -> None:
 
 
 def as_dict(results: Results) -> dict[str, Any]:
-    """The table and what was skipped, ready for JSON."""
+    """The table, what diverged and what was skipped, ready for JSON."""
     skipped = {str(path): reason for path, reason in results.skipped.items()}
-    return {"lines": [asdict(line) for line in results.lines], "skipped": skipped}
+    lost = {str(each.path): each.diverged for each in results.diverged}
+    return {"lines": [asdict(line) for line in results.lines], "diverged": lost, "skipped": skipped}
 
 
 @cache
@@ -165,32 +194,36 @@ def _entries(path: Path) -> list[Entry]:
     folder = Folder(path)
     recipe = folder.recipe()
     if not folder.finished:
-        raise InputError("it is not finished; the command that started it goes on.")
+        lost = folder.diverged()
+        if lost is None:
+            raise InputError("it is not finished; the command that started it goes on.")
+        return _as_cells(Entry(path, recipe, None, math.nan, None, lost["seconds"], (), diverged=lost["reason"]))
     try:
         result = json.loads((path / "result.json").read_text())
+    except OSError as error:
+        raise InputError(f"result.json cannot be read ({error.strerror}); check its permissions.") from None
+    except ValueError as error:
+        raise InputError(f"result.json cannot be read ({error}); {AGAIN}.") from None
+    try:
         test, seconds = float(result["test"]), float(result["seconds"])
         validated = float(result["best_test"]) if "best_test" in result else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"result.json cannot be read ({type(error).__name__}: {error}); train the run again."
-        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"result.json does not say test and seconds as numbers; {AGAIN}.") from None
     if not math.isfinite(test):
-        raise InputError(f"result.json has test={test}; train the run again.")
-    cells = recognise.cells_of(path, recipe)
+        raise InputError(f"result.json has test={test}; {AGAIN}.")
+    return _as_cells(Entry(path, recipe, None, test, validated, seconds, ()))
+
+
+def _as_cells(run: Entry) -> list[Entry]:
+    """A run as every cell that it is; as it is where it is none."""
+    path, recipe = run.path, run.recipe
     made = [
-        Entry(
-            path,
-            recipe,
-            cell,
-            test,
-            validated,
-            seconds,
-            recognise.changes(path, recipe, cell),
-            recognise.notes(path, recipe, cell),
+        replace(
+            run, cell=cell, changed=recognise.changes(path, recipe, cell), notes=recognise.notes(path, recipe, cell)
         )
-        for cell in cells
+        for cell in recognise.cells_of(path, recipe)
     ]
-    return made or [Entry(path, recipe, None, test, validated, seconds, ())]
+    return made or [run]
 
 
 def _kind(entry: Entry) -> str:
@@ -255,8 +288,9 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def _line(group: list[Entry]) -> Line:
     first = group[0]
     recipe, cell = first.recipe, first.cell
-    accuracies = [entry.test for entry in group]
-    validated = [entry.validated for entry in group if entry.validated is not None]
+    finished = [entry for entry in group if not entry.diverged]
+    accuracies = [entry.test for entry in finished]
+    validated = [entry.validated for entry in finished if entry.validated is not None]
     printed = _printed(cell) if cell is not None and not first.changed else None
     name = cell.name if cell is not None else first.path.name.removesuffix(f"-{recipe.seed}")
     line = Line(
@@ -269,20 +303,21 @@ def _line(group: list[Entry]) -> Line:
         method=recipe.method,
         epochs=recipe.epochs,
         subset=recipe.subset,
-        n=len(group),
-        mean=mean(accuracies),
+        n=len(finished),
+        mean=mean(accuracies) if accuracies else None,
         deviation=_deviation(accuracies),
         validated=mean(validated) if validated else None,
         validated_deviation=_deviation(validated),
-        seconds=mean(entry.seconds for entry in group),
-        seeds=tuple(entry.recipe.seed for entry in group),
+        seconds=mean(entry.seconds for entry in finished or group),
+        seeds=tuple(entry.recipe.seed for entry in finished),
         shrunken=first.shrunken,
         changed=first.changed,
         printed=printed,
         difference=None,
         notes=first.notes,
+        diverged=tuple(entry.recipe.seed for entry in group if entry.diverged),
     )
-    return line if printed is None else replace(line, difference=line.mean - printed)
+    return line if printed is None or line.mean is None else replace(line, difference=line.mean - printed)
 
 
 def _deviation(values: list[float]) -> float | None:

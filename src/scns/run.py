@@ -17,7 +17,7 @@ from scns import datasets, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, of_each
-from scns.errors import InputError
+from scns.errors import Diverged, InputError
 from scns.features import Shapes
 from scns.methods import Method, Setting, Stage
 from scns.preflight import check_device, choose_device
@@ -209,14 +209,18 @@ class Run:
             self.settle()
         for name, value in (*self.student.named_parameters(), *self.method.named_parameters()):
             if not bool(torch.isfinite(value).all()):
-                raise InputError(
-                    f"The weights '{name}' became infinite or NaN in epoch {max(1, self.epoch + (self.place > 0))}; "
-                    f"lower lr, in another --out. The last good checkpoint is in '{self.folder.path}'."
-                )
+                epoch = max(1, self.epoch + (self.place > 0))
+                raise self._diverged(f"The weights '{name}' became infinite or NaN in epoch {epoch}; lower lr")
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
         known = {**progress, "images": len(self.data.train), "names": self.member.names, "history": self.history}
         self.world.together(partial(self.folder.save, self.tensors(), known))
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
+
+    def _diverged(self, sentence: str) -> Diverged:
+        """What is to be raised, once the folder has it too: a rank that ends has the others stopped."""
+        reason, done = f"{sentence}, in another --out.", sum("stage" not in line for line in self.history)
+        self.world.together(partial(self.folder.diverge, done, round(self.seconds, 1), reason))
+        return Diverged(f"{reason} The last good checkpoint is in '{self.folder.path}'.")
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if it has one."""
@@ -269,10 +273,9 @@ class Run:
         if not math.isfinite(sum(losses.values())):
             finite = dict(zip(names, totals[len(names) + 2 :], strict=False))
             first = min(finite, key=lambda name: finite[name])  # it was finite for the fewest samples
-            raise InputError(
+            raise self._diverged(
                 f"The loss '{first}' became {losses[first]} in epoch {self.epoch + 1}, after "
-                f"{int(finite[first])} of {count} samples; lower lr or the weight of '{first}', in another "
-                f"--out. The last good checkpoint is in '{self.folder.path}'."
+                f"{int(finite[first])} of {count} samples; lower lr or the weight of '{first}'",
             )
         right, answers = totals[len(names)], totals[len(names) + 1]
         self.epoch, self.place = self.epoch + 1, 0

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from scns import augment, datasets, models
-from scns.checkpoint import Folder
+from scns.checkpoint import Folder, run_folders
 from scns.data import Images
 from scns.errors import InputError
 from scns.recipe import Recipe
@@ -29,7 +29,8 @@ class Summary:
     done: int  # epochs of the main stage
     test: float | None
     seconds: float
-    state: str  # "finished", "unfinished" (it goes on from its checkpoint), or "empty"
+    state: str  # "finished", "unfinished" (it goes on from its checkpoint), "diverged" (it has no end), or "empty"
+    why: str = ""  # it diverged, in a sentence
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,15 @@ class Student:
 
 def find(folder: str | Path) -> tuple[list[Summary], list[str]]:
     """(the runs in a folder and its sub-folders, by path; a sentence for each run that cannot be read)."""
-    found, lost = [], []
-    for path in sorted(Path(folder).rglob("recipe.json")):
+    paths, closed = run_folders(folder)
+    found, lost = [], list(closed.values())
+    for path in paths:
         try:
-            found.append(summary(path.parent))
-        except (InputError, OSError) as error:
+            found.append(summary(path))
+        except InputError as error:
             lost.append(str(error))
+        except OSError as error:
+            lost.append(f"'{error.filename}' cannot be read ({error.strerror}); check its permissions.")
     return found, lost
 
 
@@ -70,7 +74,9 @@ def summary(path: str | Path) -> Summary:
     if folder.finished:
         result = folder.result()
         return Summary(folder.path, recipe, int(result["epochs"]), result["test"], result["seconds"], "finished")
-    progress = folder.progress()
+    progress, lost = folder.progress(), folder.diverged()
+    if lost is not None:
+        return Summary(folder.path, recipe, lost["done"], None, lost["seconds"], "diverged", lost["reason"])
     if progress is None:
         return Summary(folder.path, recipe, 0, None, 0.0, "empty")
     main = [line for line in progress["history"] if "stage" not in line]
@@ -93,8 +99,11 @@ def load_student(path: str | Path) -> Student:
     weights = folder.path / "model.safetensors"
     if not weights.exists() and folder.finished:
         raise InputError(f"The run '{folder.path}' did not keep its student (model.safetensors); {_again(folder)}.")
+    if not weights.exists() and (lost := folder.diverged()):
+        raise InputError(f"The run '{folder.path}' diverged, so it has no student. {lost['reason']}")
     if not weights.exists():
         raise InputError(f"The run '{folder.path}' is not finished, so it has no student yet; go on with scns train.")
+    open(weights, "rb").close()  # safetensors would say of a file that may not be read that it is not there
     try:
         with safe_open(weights, framework="pt") as file:
             about = {key: json.loads(text) for key, text in file.metadata().items() if key != "student"}

@@ -38,11 +38,13 @@ def figures(
         drawn |= _of_the_paper(wanted)
     if source != "paper" and runs is not None:
         drawn |= _of_runs(runs, wanted)
+    told = []
     for name, draw in drawn.items():
         figure = draw()
-        for ending in endings:
-            plots.save(figure, out / f"{name}.{ending}")
+        told += [plots.save(figure, out / f"{name}.{ending}") for ending in endings]
         screen.out.print(f"{name}: {', '.join(str(out / f'{name}.{ending}') for ending in endings)}")
+    for sentence in dict.fromkeys(filter(None, told)):
+        screen.tell(sentence)
 
 
 def _listed(words: str) -> list[str]:
@@ -122,8 +124,7 @@ def _of_runs(runs: Path, wanted: list[str]) -> "dict[str, Callable[[], Figure]]"
         drawn = from_runs.drawn(found, runs, wanted, advance)
     if not drawn.figures:
         raise InputError(why or f"From these runs nothing can be drawn. {drawn.missing[0]}")
-    for path, reason in found.skipped.items():
-        screen.tell(f"Skipped {path}: {reason}")
+    screen.tell_lost(found)
     for sentence in drawn.remarks:
         screen.tell(sentence)
     for sentence in drawn.missing:

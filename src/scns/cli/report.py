@@ -26,8 +26,7 @@ def report(
     found = read(runs)
     with screen.progress("Embedding images", "images") as advance:
         write_report(found, runs, out, gallery=pictures, progress=advance)
-    for path, reason in found.skipped.items():
-        screen.tell(f"Skipped {path}: {reason}")
+    screen.tell_lost(found)
     runs_found = count(len({entry.path for entry in found.entries}), "run")
     screen.out.print(
         f"Wrote {out}: {runs_found}, {out.stat().st_size / 1e6:.2f} MB. Open it in a browser.",

@@ -38,8 +38,7 @@ def results(
     if as_json is not None:
         with atomic(as_json) as temporary:
             temporary.write_text(json.dumps({**as_dict(found), "claims": [asdict(each) for each in judged]}, indent=1))
-    for path, reason in found.skipped.items():
-        screen.tell(f"Skipped {path}: {reason}")
+    screen.tell_lost(found)
 
 
 def _show(found: "Results") -> None:
@@ -56,6 +55,8 @@ def _show(found: "Results") -> None:
     screen.out.print("test %: after the last epoch, mean and standard deviation over n seeds.", style="dim")
     if "by validation" in columns:
         screen.out.print("by validation: on test, after the epoch that was best on held-out images.", style="dim")
+    if found.diverged:
+        screen.out.print("Runs that diverged have no accuracy: mean and deviation are of the others.", style="dim")
     if any(line.shrunken for line in lines):
         screen.out.print("Shrunken runs are not compared with the paper.", style="dim")
 
@@ -70,7 +71,7 @@ def _value(line: "Line", heading: str, marks: dict[str, str]) -> str:
         "by validation": _spread(line.validated, line.validated_deviation),
         "paper": "" if line.printed is None else f"{line.printed:.2f}",
         "difference": "" if line.difference is None else f"{line.difference:+.2f}",
-        "": f"{line.remark} {marks[line.notes]}".strip(),
+        "": f"{'; '.join(filter(None, (line.lost, line.remark)))} {marks[line.notes]}".strip(),
     }[heading]
 
 

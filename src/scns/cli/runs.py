@@ -136,5 +136,8 @@ def runs(
         )
     columns = {"run": "left", "data": "left", "student": "left", "method": "left", "seed": "right", "epochs": "right"}
     screen.table("", columns | {"test %": "right", "seconds": "right", "state": "left"}, rows)
-    if any(each.state != "finished" for each in found):
+    for each in found:
+        if each.why:
+            screen.out.print(f"{each.path}: {each.why}", style="dim", soft_wrap=True)
+    if any(each.state not in ("finished", "diverged") for each in found):
         screen.out.print("A run that is not finished goes on with the command that started it.", style="dim")

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 from rich.cells import cell_len
@@ -11,8 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+if TYPE_CHECKING:
+    from scns.results import Results
+
 _WIDE = 160  # a file or a pipe has no width: do not wrap help and notes at 80 columns there
 _GAP = 2  # blanks between the columns of a table
+_TOLD = 20  # runs that are told one by one below a table, which should stay in sight
 
 # Without markup and emoji: names such as "[old]/run" and "a:cat:b" are printed as they are.
 out = Console(
@@ -38,6 +43,16 @@ def complain(sentence: str) -> None:
 def tell(sentence: str) -> None:
     """A sentence beside the results, on stderr, in one line."""
     err.print(sentence, soft_wrap=True)
+
+
+def tell_lost(found: "Results") -> None:
+    """Which runs have no number in what was made of a folder, and why."""
+    lost = {each.path: each.diverged for each in found.diverged}
+    for what, whys in (("Diverged", lost), ("Skipped", found.skipped)):
+        for path, reason in list(whys.items())[:_TOLD]:
+            tell(f"{what} {path}: {reason}")
+        if len(whys) > _TOLD:
+            tell(f"{what}: {len(whys) - _TOLD:,} more; `scns results --json FILE` writes all of them.")
 
 
 @contextmanager

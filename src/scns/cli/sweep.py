@@ -196,10 +196,17 @@ def _show_plan(jobs: "list[Job]", pack: int, estimated: bool, local: bool) -> No
 
 def _show_outcomes(outcomes: "list[Outcome]") -> None:
     rows: list[list[object]] = [
-        [o.job.out, f"{o.result['test']:.2f}", f"{o.result['seconds']:,}"] if o.result else [o.job.out, "failed", ""]
+        [o.job.out, f"{o.result['test']:.2f}", f"{o.result['seconds']:,}"] if o.result else [o.job.out, how(o), ""]
         for o in outcomes
     ]
     screen.table("", {"run": "left", "test %": "right", "s": "right"}, rows)
     for outcome in outcomes:
         if outcome.result is None:
-            screen.out.print(f"{outcome.job.out} failed: {outcome.error}", soft_wrap=True)
+            screen.out.print(f"{outcome.job.out} {how(outcome)}: {outcome.error}", soft_wrap=True)
+
+
+def how(outcome: "Outcome") -> str:
+    """In a word, what became of a run without a result."""
+    from scns.checkpoint import Folder
+
+    return "diverged" if Folder(outcome.job.out).diverged() else "failed"

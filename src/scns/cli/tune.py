@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from scns.cli import screen
+from scns.cli.sweep import how
 from scns.cli.train import Named, named_recipe
 
 
@@ -38,7 +39,7 @@ def tune(
     rows: list[list[object]] = [
         [
             " ".join(trial.settings),
-            "failed" if trial.validation is None else f"{trial.validation:.2f}",
+            how(trial.outcome) if trial.validation is None else f"{trial.validation:.2f}",
             "best" if trial is found.best else trial.outcome.error,
         ]
         for trial in found.trials

@@ -61,6 +61,7 @@ def heatmap(
     vectors = _vectors(names, source, on_missing)
     cosine, probability = words.class_cosines(vectors), words.class_probabilities(vectors, scale)
     pages = pages_of(name, names, cosine, classes, every)
+    told = []
     for number, rows in enumerate(pages, 1):
         path = out if len(pages) == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
         figure = plots.class_heatmap(
@@ -70,8 +71,10 @@ def heatmap(
             title="cosine of the label vectors",
             drawn_title=f"sampling probability, softmax({scale:g}\u00a0cosine) over {len(names) - 1} classes",
         )
-        plots.save(figure, path)
+        told.append(plots.save(figure, path))
         screen.out.print(f"{len(rows)} of {len(names)} classes: {path}")
+    for sentence in dict.fromkeys(filter(None, told)):
+        screen.tell(sentence)
 
 
 @app.command()

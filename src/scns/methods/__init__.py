@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from numbers import Integral, Real
 from types import ModuleType, NoneType, UnionType
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -219,11 +220,14 @@ def build(name: str, setting: Setting, *, preset: str | None = None, **arguments
 
 def hyperparameters(name: str) -> dict[str, object]:
     """The arguments of a method and their defaults."""
-    signature = inspect.signature(module(name).Objective.__init__)
+    return dict(_defaults(module(name).Objective.__init__))
+
+
+@cache
+def _defaults(initialise: Callable[..., None]) -> dict[str, object]:
     skipped = ("self", "setting")
-    return {
-        key: p.default for key, p in signature.parameters.items() if key not in skipped and p.kind is p.KEYWORD_ONLY
-    }
+    asked = inspect.signature(initialise).parameters
+    return {key: p.default for key, p in asked.items() if key not in skipped and p.kind is p.KEYWORD_ONLY}
 
 
 def check_arguments(name: str, arguments: dict[str, Any]) -> None:

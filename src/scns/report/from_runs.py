@@ -127,7 +127,8 @@ def _convergence(made: Drawn, source: Source) -> None:
         labels = list(lines)
         for start in range(0, len(labels), _TOGETHER):
             shown = {label: lines[label] for label in labels[start : start + _TOGETHER]}
-            part = f"{pair or 'unfinished'}-{start // _TOGETHER + 1}" if len(labels) > _TOGETHER else pair
+            part = pair or "unfinished"
+            part = f"{part}-{start // _TOGETHER + 1}" if len(labels) > _TOGETHER else part
             draw = partial(
                 figures.convergence_curves, shown, title=f"{pair or 'Runs'}, in {source.folder.resolve().name}"
             )

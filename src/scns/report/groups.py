@@ -94,14 +94,20 @@ def _kind(entry: Entry) -> str:
 
 
 def curve(group: Group, name: str) -> Curve | None:
-    """The mean over seeds of the test accuracy, after the epochs that all of them evaluated; None below two epochs."""
-    histories = [history(entry.path) for entry in group.entries]
+    """The mean over seeds of the test accuracy, after the epochs that all of them evaluated; None below two epochs.
+
+    Seeds whose log cannot be read are not in it, which its name then says.
+    """
+    histories = [found for entry in group.entries if (found := history(entry.path))]
+    if not histories:
+        return None
     epochs = sorted(set.intersection(*(set(each) for each in histories)))
     if len(epochs) < 2:
         return None
     epochs = epochs[:: -math.ceil(len(epochs) / _POINTS)][::-1]  # the last one stays
     accuracies = [mean(each[epoch] for each in histories) for epoch in epochs]
-    seeds = f" (mean of {len(histories)})" if len(histories) > 1 else ""
+    every = "" if len(histories) == len(group.entries) else f" of {len(group.entries)}"
+    seeds = f" (mean of {len(histories)}{every})" if len(group.entries) > 1 else ""
     return Curve(name + seeds, epochs, accuracies)
 
 

@@ -38,6 +38,11 @@ def spread(value: float | None, deviation: float | None) -> Value:
     return Value(f"{value:.2f} ± {deviation:.2f}", f"{value:.6g}")
 
 
+def beside(value: Value, words: str) -> Value:
+    """The same with a few words below, in small letters; "" adds nothing."""
+    return value._replace(shown=f"{value.shown}<small>{text(words)}</small>") if words else value
+
+
 def mark(points: float, digits: int, *, sure: bool, half: str = "") -> str:
     """A change, its sign as an arrow and a colour, none where it reads 0.0; a dashed frame if it may be chance."""
     shown = f"{points:+.{digits}f}"

@@ -14,7 +14,7 @@ from scns.phrases import count
 from scns.report import pictures
 from scns.report.answer import answer, what
 from scns.report.groups import Group, by_data, by_number, curve, groups, history, paths
-from scns.report.markup import Value, anchor, difference, number, sortable, spread, text
+from scns.report.markup import Value, anchor, beside, difference, number, sortable, spread, text
 from scns.report.opening import Opening
 from scns.report.pictures import Source
 from scns.report.repeat import command
@@ -27,6 +27,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 Progress = Callable[[int, int], None] | None
 
+_TOLD = 10  # runs without a number that are named above everything else; the others are folded away
 _NAMED = 3  # settings in which curves of one name differ, in words; the recipes have them all
 _NUMBERS = Axis("negatives of each anchor", "with # negatives", "by the number of negatives", marked=True)
 
@@ -74,7 +75,10 @@ def page(
     def shown(own: Sequence[Group]) -> str:
         return _pictures(own, named, source, progress) if gallery else ""
 
-    sections = [_section(data, own, shown(own), opening) for data, own in by_data(found).items()]
+    lost = [Group(line, [], False, None) for line in results.lines if not line.n]
+    sections = [
+        _section(data, own, by_data(lost).get(data, []), shown(own), opening) for data, own in by_data(found).items()
+    ]
     title = opening.title if opening else f"{count(len(runs), 'run')} in {_folder_name(folder)}"
     header = opening.header() if opening else what(found, runs) + answer(found)
     after = opening.next_steps() if opening else ""
@@ -90,7 +94,7 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{text(title)}</title><style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head><body>"
-        f"<header><h1>{text(title)}</h1>{header}{_skipped(results, folder)}</header>"
+        f"<header><h1>{text(title)}</h1>{header}{_without(results, folder)}</header>"
         f'<nav aria-label="On this page">{menu}</nav>'
         f"<main>{claimed}{''.join(sections)}{_runs(runs, named)}{_recipes(runs, named)}{after}</main>"
         f"<footer>Made by scns {__version__}; it repeats with: {text(again)}</footer>"
@@ -98,16 +102,24 @@ def page(
     )
 
 
-def _skipped(results: Results, folder: Path) -> str:
-    if not results.skipped:
+def _without(results: Results, folder: Path) -> str:
+    """The runs without a number: those that diverged, and those that were skipped."""
+    lost = {each.path: each.diverged for each in results.diverged}
+    tried = len({each.path for each in results.entries} | lost.keys())
+    return _listed(f"{len(lost)} of {count(tried, 'run')} diverged", "their lines say so:", lost, folder) + _listed(
+        "Skipped", "not shown below:", results.skipped, folder
+    )
+
+
+def _listed(head: str, about: str, whys: dict[Path, str], folder: Path) -> str:
+    if not whys:
         return ""
     inside = f"'{folder}/"  # other runs of the folder are named as on the rest of the page
-    told = {_name(path, folder): why.replace(inside, "'") for path, why in results.skipped.items()}
-    rows = "".join(f"<li><b>{text(name)}</b>: {text(why)}</li>" for name, why in told.items())
-    return (
-        '<section class="answer skipped" aria-label="Skipped"><p><b>Skipped</b>, not shown below:</p>'
-        f"<ul>{rows}</ul></section>"
-    )
+    told = {_name(path, folder): why.replace(inside, "'") for path, why in whys.items()}
+    rows = [f"<li><b>{text(name)}</b>: {text(why)}</li>" for name, why in told.items()]
+    shown, more = f"<ul>{''.join(rows[:_TOLD])}</ul>", f"<ul>{''.join(rows[_TOLD:])}</ul>"
+    folded = f"<details><summary>{len(rows) - _TOLD:,} more</summary>{more}</details>" if rows[_TOLD:] else ""
+    return f'<section class="answer skipped" aria-label="{head}"><p><b>{head}</b>, {about}</p>{shown}{folded}</section>'
 
 
 def _claims(results: Results) -> str:
@@ -131,13 +143,15 @@ def _verdict(word: str) -> str:
     return f'<span class="{kind}">{text(word)}</span>'
 
 
-def _section(data: str, own: Sequence[Group], shown: str, opening: Opening | None) -> str:
+def _section(data: str, own: list[Group], lost: list[Group], shown: str, opening: Opening | None) -> str:
     """All that is known of one data set: numbers are never compared across data sets."""
     head = f'<h2 id="{anchor(data)}">Results on {text(data)}</h2>'
     if opening:  # whose tables have what the lines would say
         return f"{head}{opening.numbers()}{shown}{_charts(own)}"
     numbers = _numbers(own)  # many lines in one picture, which therefore stands before them
-    return f"{head}{numbers}{'<h3>Every setting</h3>' if numbers else ''}{_lines(data, own)}{_charts(own)}{shown}"
+    return (
+        f"{head}{numbers}{'<h3>Every setting</h3>' if numbers else ''}{_lines(data, own + lost)}{_charts(own)}{shown}"
+    )
 
 
 def _pictures(own: Sequence[Group], named: dict[Path, str], source: Source | None, progress: Progress) -> str:
@@ -179,7 +193,7 @@ def _line_value(group: Group, head: str) -> Value:
         "setting": Value(text(line.name), line.name),
         "student": Value(text(line.student), line.student),
         "n": number(line.n, 0),
-        "test %": spread(line.mean, line.deviation),
+        "test %": beside(spread(line.mean, line.deviation), line.lost),
         "by validation": spread(line.validated, line.validated_deviation),
         "to the paper": difference(line.difference),
         "remark": Value(text(remark), remark),

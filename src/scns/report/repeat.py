@@ -17,11 +17,16 @@ def command(recipe: Recipe, path: str) -> str:
     # Where tables lie is no part of a setting, but a default may go by it: its value is then part of the line.
     wanted = as_it_was(replace(recipe, tables="replicated"), resolved(recipe))
     meant = resolved(wanted)
-    lines = [line for name, base in _named().items() if (line := _from(name, base, wanted, meant)) is not None]
+    apart = {name: len(differences(base, wanted).keys() - {"arguments", "preset"}) for name, base in _named().items()}
+    lines: dict[str, list[str]] = {}
+    for name in sorted(apart, key=lambda each: apart[each]):  # the nearest first: lines of others are longer
+        if lines and min(map(len, lines.values())) < len(["scns", "train", name]) + 2 * apart[name]:
+            break
+        if (line := _from(name, _named()[name], wanted, meant)) is not None:
+            lines[name] = line
     if not lines:
         return shlex.join(["scns", "train", f"{path}/recipe.json", *out])
-    shortest: list[str] = min(lines, key=len)
-    return shlex.join([*shortest, *out])
+    return shlex.join([*min((lines[name] for name in apart if name in lines), key=len), *out])
 
 
 @cache
