@@ -276,19 +276,7 @@ def test_retrieval_by_heads_is_told_as_it_was_measured() -> None:
             assert row[2] in ("", seconds.get((kind, 0)))
             told += 1
     assert told == 38
-    names = {"mined:": "mined", "half": "mined-uniform", "uniform": "uniform", "uniform,": "uniform-corrected"}
-    names |= {"`own`:": "own", "all": "all"}
     table = README.split("### Your embeddings, your labels")[1].split("![")[0].replace("**", "")
-    seen = set()
-    for line in (line for line in table.splitlines()[5:] if line.startswith("| ") and "---" not in line):
-        name, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        if name.split()[0] not in names:
-            continue
-        kind = names[name.split()[0]]
-        seen.add(kind)
-        for number, cell in zip((4, 16, 64, 256), cells, strict=True):
-            assert not cell or cell == f"{mean(kind, 0 if kind == 'all' else number):.1f}", line
-    assert seen == {*names.values()}
     for kind, number in (
         ("own+positives-64", 256),
         ("own-200+positives-64", 256),
@@ -297,8 +285,6 @@ def test_retrieval_by_heads_is_told_as_it_was_measured() -> None:
         assert f"after {seconds[kind, number]} s" in table
     gains = [mean("own", number) - mean("uniform", number) for number in (4, 16, 64, 256)]
     assert f"{min(gains):.1f} to {max(gains):.0f} points above uniform ones" in README
-    for kind, number in (("uniform", 64), ("own", 64), ("own", 256), ("own-200", 256)):
-        assert f"{mean(kind + '+positives-64', number):.1f}" in table
     pairs = [
         ("own-200+positives-64", 256, "pml-supcon-memory-8192", 0),
         ("own+positives-64", 256, "pml-supcon-memory-8192", 0),
@@ -308,3 +294,71 @@ def test_retrieval_by_heads_is_told_as_it_was_measured() -> None:
     for kind, number, other, least in pairs:
         one, two = runs[kind, number], runs[other, least]
         assert shown([one[seed].test - two[seed].test for seed in one], "+") in page
+
+
+README_KINDS = {"mined:": "mined", "half": "mined-uniform", "uniform": "uniform", "uniform,": "uniform-corrected"} | {
+    "`own`:": "own",
+    "all": "all",
+}
+README_POSITIVES = {
+    "64 uniform": ("uniform+positives-64", 64),
+    "64 of `own`": ("own+positives-64", 64),
+    "256 of `own`": ("own+positives-64", 256),
+    "the same with": ("own-200+positives-64", 256),
+    "pytorch-metric-learning": ("pml-supcon", 0),
+    "the same through": ("pml-supcon-memory-8192", 0),
+}
+
+
+def test_heads_on_two_data_sets_are_told_as_they_were_measured() -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+    sets = [figure["read"](ROOT / "docs" / "results" / name) for name in ("heads.jsonl", "heads-tiny.jsonl")]
+    tiny = sets[1]
+    assert {len(each) for each in tiny.values()} == {3}
+
+    def mean(runs: dict, kind: str, number: int) -> str:
+        return f"{sum(run.test for run in runs[kind, number].values()) / 3:.1f}"
+
+    def shown(tests: list[float], sign: str = "") -> str:
+        found = figure["interval"](tests)
+        return f"{found.mean:{sign}.2f} +- {found.high - found.mean:.2f}"
+
+    def less(one: tuple[str, int], two: tuple[str, int]) -> str:
+        return shown([run.test - tiny[two][seed].test for seed, run in tiny[one].items()], "+")
+
+    table = README.split("### Your embeddings, your labels")[1].split("![")[0].replace("**", "")
+    seen = set()
+    for line in (line for line in table.splitlines() if line.startswith("| ")):
+        name, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 8 and name.split()[0] in README_KINDS:
+            kind = README_KINDS[name.split()[0]]
+            for number, runs, cell in zip((4, 16, 64, 256) * 2, [sets[0]] * 4 + [sets[1]] * 4, cells, strict=True):
+                assert not cell or cell == mean(runs, kind, 0 if kind == "all" else number), line
+            seen.add(kind)
+        for start, point in README_POSITIVES.items():
+            if len(cells) == 3 and name.startswith(start):
+                assert cells[:2] == [mean(runs, *point) for runs in sets], line
+                seen.add(start)
+    assert seen == {*README_KINDS.values(), *README_POSITIVES}
+    page = RESULTS.split("### Another data set\n")[1].split("\n### ")[0]
+    plain = {point: each for point, each in tiny.items() if "+" not in point.kind}
+    assert not [line for line in figure["grid"](plain) if line not in page.splitlines()]
+    memory = ("pml-supcon-memory-8192", 0)
+    for start, point in README_POSITIVES.items():
+        tests = shown([run.test for run in tiny[point].values()])
+        assert f"| {tests} | {'' if point == memory else less(point, memory) + ' '}|" in page, start
+    text = " ".join(page.split())
+    for one, two in (
+        (("own", 64), ("all", 0)),
+        (("own+positives-64", 64), ("own", 64)),
+        (("uniform+positives-64", 64), ("uniform", 64)),
+        (("own+positives-64", 64), ("uniform+positives-64", 64)),
+    ):
+        assert less(one, two) in text
+    assert less(("own+positives-64", 256), memory).lstrip("+") in README
+    for kind, other in (("uniform", "+4.75 +- 0.09"), ("uniform-corrected", "+4.28 +- 0.08")):
+        line = next(line for line in figure["over_numbers"]([tiny], kind) if line.startswith("| own |"))
+        assert f"| own | 12 | 12 | {other.split()[0]} |" in line and f"| {other} (3) |" in line and other in text
+    worse = figure["over_numbers"]([tiny], "uniform")
+    for kind in ("mined", "mined-uniform", "class", "instance"):
+        assert any(line.startswith(f"| {kind} | 12 | 0 |") for line in worse)
