@@ -107,10 +107,14 @@ def differences(runs: dict[int, Ended], reference: dict[int, Ended]) -> list[flo
 
 def difference(runs: dict[int, Ended], reference: dict[int, Ended]) -> str:
     """The paired difference from the reference, with its 95 % interval."""
-    both = differences(runs, reference)
-    if len(both) < LEAST:
+    return known_to(differences(runs, reference))
+
+
+def known_to(values: list[float]) -> str:
+    """Their mean and its 95 % interval; "-" where they are too few for one."""
+    if len(values) < LEAST:
         return "-"
-    found = interval(both)
+    found = interval(values)
     return f"{found.mean:+.2f} +- {found.high - found.mean:.2f}"
 
 
@@ -222,7 +226,8 @@ def over_numbers(folders: list[dict[Point, dict[int, Ended]]], against: str) -> 
     for kind, both in found.items():
         better = sum(each > 0 for each in both)
         means = [each for pairs in points[kind] for each in by_seed(pairs)]
-        rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", shown(corrected[kind]), _told(means)])
+        by_means = f"{known_to(means)} ({len(means)})" if len(means) >= LEAST else "-"
+        rows.append([kind, str(len(both)), str(better), f"{mean(both):+.2f}", shown(corrected[kind]), by_means])
     return markdown(rows)
 
 
@@ -238,13 +243,6 @@ def by_seed(pairs: list[tuple[dict[int, Ended], dict[int, Ended]]]) -> list[floa
     """The difference of each pair of points, averaged by seed, of the seeds that have them all."""
     seeds = set.intersection(*({*runs} & {*reference} for runs, reference in pairs))
     return [mean(runs[seed].test - reference[seed].test for runs, reference in pairs) for seed in sorted(seeds)]
-
-
-def _told(means: list[float]) -> str:
-    if len(means) < LEAST:
-        return "-"
-    found = interval(means)
-    return f"{found.mean:+.2f} +- {found.high - found.mean:.2f} ({len(means)})"
 
 
 def sign_test(values: list[float]) -> float:

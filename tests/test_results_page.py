@@ -296,7 +296,11 @@ def test_retrieval_by_heads_is_told_as_it_was_measured() -> None:
         assert shown([one[seed].test - two[seed].test for seed in one], "+") in page
 
 
-README_KINDS = {"mined:": "mined", "half": "mined-uniform", "uniform": "uniform", "uniform,": "uniform-corrected"} | {
+README_KINDS = {
+    "mined:": "mined",
+    "half": "mined-uniform",
+    "uniform": "uniform",
+    "uniform,": "uniform-corrected",
     "`own`:": "own",
     "all": "all",
 }

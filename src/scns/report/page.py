@@ -75,10 +75,8 @@ def page(
     def shown(own: Sequence[Group]) -> str:
         return _pictures(own, named, source, progress) if gallery else ""
 
-    lost = [Group(line, [], False, None) for line in results.lines if not line.n]
-    sections = [
-        _section(data, own, by_data(lost).get(data, []), shown(own), opening) for data, own in by_data(found).items()
-    ]
+    lost = by_data([Group(line, [], False, None) for line in results.lines if not line.n])
+    sections = [_section(data, own, lost.get(data, []), shown(own), opening) for data, own in by_data(found).items()]
     title = opening.title if opening else f"{count(len(runs), 'run')} in {_folder_name(folder)}"
     header = opening.header() if opening else what(found, runs) + answer(found)
     after = opening.next_steps() if opening else ""
