@@ -74,7 +74,7 @@ def test_a_gpu_gives_the_loss_and_the_memory_of_a_cpu() -> None:
     found = []
     for device in ("cpu", "cuda"):
         contrast = scns.InfoNCE(labels, inputs.to(device), clusters=20)
-        leaf = z.to(device).requires_grad_()
+        leaf = z.to(device, copy=True).requires_grad_()
         loss = contrast(leaf, rows.to(device))
         loss.backward()
         contrast.next_epoch()

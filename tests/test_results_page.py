@@ -60,13 +60,52 @@ def test_differences_of_a_table_are_those_of_its_rows() -> None:
     assert len(mixed) == 13
     without_the_first = [shown(tests[1:], base[1:]).split()[0] for tests, _ in levers[1:4]]
     assert without_the_first == ["+0.30", "+0.17", "+0.06"] and "alone give +0.30 and +0.17, and +0.06" in RESULTS
-    for section, compared in (("The paper's T1", 12), ("The paper's T3", 18)):
-        table = rows(section)[2:]
+    for section, compared in (("The paper's T1", 12), ("The column resnet32", 10), ("The paper's T3", 18)):
+        table = [row for row in rows(section)[2:] if len(row) == 6]
         runs = [[float(each) for each in row[1].split("(")[1].rstrip(")").split(", ")] for row in table]
         for row, tests in zip(table, runs, strict=True):
             assert row[4] in ("", shown(tests, runs[0])) and row[5] in ("", shown(tests, runs[2])), row
-            assert row[3] == (f"{sum(tests) / 3 - float(row[2]):+.2f}" if row[2] != "none" else ""), row
+            assert row[3] == (f"{sum(tests) / len(tests) - float(row[2]):+.2f}" if row[2] != "none" else ""), row
         assert sum(bool(row[4]) + bool(row[5]) for row in table) == compared
+
+
+def test_both_columns_of_t1_are_told_as_their_runs_and_the_paper_have_them() -> None:
+    from scns.claims import interval, pooled
+    from scns.results import printed_values
+    from scns.tables import cell
+
+    columns = ("resnet20", "resnet32")
+    rows = ("ce", "ce-lm-b0.5", "infonce", "infonce+lm-b0.5", "class-scns-k2", "instance-scns-k100")
+    tests: dict[str, dict[str, float]] = {row: {} for row in rows}  # by network and seed
+    for row, each in tests.items():
+        for path in (ROOT / "docs" / "results" / "t1" / row).glob("resnet[23]*-[0-9]/result.json"):
+            each[path.parent.name] = json.loads(path.read_text())["test"]
+    cells = {(row, column): cell(f"t1/{row}/{column}") for row in rows for column in columns}
+    paper = {at: printed_values()["t1", c.row.paper, c.row.value, c.column.paper] for at, c in cells.items()}
+    names = {f"{c.row.paper}": row for (row, _), c in cells.items()} | {"cross-entropy": "ce"}
+
+    def less(row: str, base: str) -> str:
+        pairs = [tests[row][run] - tests[base][run] for run in tests[row] if run in tests[base]]
+        found = interval(pairs)
+        return f"{sum(d > 0 for d in pairs)} of {len(pairs)}, {found.mean:+.2f} +- {found.high - found.mean:.2f}"
+
+    page = RESULTS.split("### The column resnet32\n")[1].split("\n#")[0]
+    told = 0
+    for name, *cells_told in ([c.strip() for c in line.split("|")[1:-1]] for line in page.splitlines() if "|" in line):
+        row = names.get(name.split(", ")[0].replace("cross-entropy +", "Cross-Entropy +"))
+        if row and len(cells_told) == 5:
+            assert cells_told[1] == f"{paper[row, 'resnet32']:.2f}"
+            told += 1
+        elif row:
+            for base, shown, gains in (("ce", *cells_told[:2]), ("infonce", *cells_told[2:])):
+                assert shown in ("", less(row, base)), name
+                assert gains in ("", ", ".join(f"{paper[row, c] - paper[base, c]:+.2f}" for c in columns)), name
+                told += bool(shown) + bool(gains)
+    assert told == 6 + 17
+    scatter, freedom = pooled([[v for run, v in each.items() if run > "resnet3"] for each in tests.values()])
+    assert f"({scatter:.2f} a run, {freedom} degrees of freedom)" in " ".join(page.split())
+    for row in ("class-scns-k2", "instance-scns-k100"):
+        assert less(row, "infonce").split("-", 1)[1] in README
 
 
 @pytest.mark.parametrize("folder", ["few", "few110"])
