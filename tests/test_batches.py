@@ -30,6 +30,13 @@ def test_every_anchor_comes_once_with_its_own_positives_and_negatives() -> None:
     assert sorted(anchors) == list(range(60))
 
 
+def test_rows_of_a_table_of_the_first_ones_are_the_anchors() -> None:
+    sampler = InstanceNegatives(NeighborTable.build(X, LABELS, k=10, rows=range(20)))
+    batches = NeighborBatchSampler(sampler, LABELS, batch_size=16, negatives=2)
+    anchors = [anchor for batch in batches for anchor in batch[:4]]
+    assert len(batches) == 5 and sorted(anchors) == list(range(20))
+
+
 def test_epochs_differ_and_repeat() -> None:
     batches = make()
     first = list(batches)

@@ -1,6 +1,7 @@
 """The benchmarks start, explain themselves and finish a tiny case; what they measure is in docs/speed.md."""
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,3 +98,17 @@ def test_large_tables_streamed_and_in_memory(tmp_path: Path) -> None:
         assert told["worst_score_error"] < 5e-4 and told["table_bytes"] == 64 * 5 * 6  # type: ignore[operator]
     assert streamed["within_memory"] and streamed["embedding_bytes"] == 64 * 16 * 4
     assert (tmp_path / "scns-large-64x16.npy").stat().st_size == 128 + 64 * 16 * 4
+
+
+def test_mining() -> None:
+    """The negatives are passages: 10 of each query, none of them its own."""
+    told = lines(process("mining.py", "--queries", 64, "--passages", 500, "--cases", "scns", "--rounds", 1))
+    assert told[0]["same"] == 64 and told[0]["passages"] == 500
+    mining = runpy.run_path(str(BENCH / "mining.py"))
+    asked, found, own = mining["texts"](64, 500, 384)
+    negatives = mining["by_scns"](asked, found, own)
+    scores = (asked @ found.T).scatter(1, own[:, None], -1.0)
+    below = scores <= 0.95 * (asked * found[own]).sum(1, keepdim=True) + 1e-3
+    wanted = scores.where(below, -1.0).topk(10)
+    assert negatives.shape == (64, 10) and (negatives != own[:, None]).all() and (negatives >= 0).all()
+    assert (scores.gather(1, negatives) - wanted.values).abs().max() < 1e-3

@@ -40,6 +40,13 @@ def test_own_loop_is_short_and_needs_little() -> None:
     assert used == {"SoftNegatives", "Positives", "FeatureTable"}
 
 
+def test_a_retriever_learns_from_negatives_among_passages(script: Callable[..., Ran]) -> None:
+    done = script(EXAMPLES / "queries_passages.py")
+    assert done.code == 0 and done.err == ""
+    first = [float(value) for value in re.findall(r"own passage first (\S+) %$", done.out, re.MULTILINE)]
+    assert len(first) == 6 and first == sorted(first) and first[-1] > 80
+
+
 def test_own_images_distils_on_a_folder(
     tmp_path: Path, script: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scns import checks, neighbors
+from scns import checks, neighbors, search
 from scns.errors import InputError
 from scns.neighbors import NeighborTable, merge
 from scns.soft import SoftNegatives
@@ -197,6 +197,33 @@ def test_refreshed_equals_a_new_table(data: tuple[Tensor, Tensor]) -> None:
     rest = torch.ones(400, dtype=torch.bool)
     rest[some] = False
     assert torch.equal(partly.indices[rest], table.indices[rest])
+
+
+@pytest.mark.parametrize("first", [0, 70])
+@pytest.mark.parametrize("groups", [0, 3, 60])
+@pytest.mark.parametrize("labels", ["pairs", "one large class", "classes", "unlabelled", "none"])
+def test_excluded_columns_are_those_of_the_class_and_the_group(labels: str, groups: int, first: int) -> None:
+    """However they are excluded: as slices, one by one, by a mask, or group by group."""
+    draw = torch.Generator().manual_seed(groups)
+    marks = {
+        "pairs": torch.arange(300) % 150,
+        "one large class": torch.where(torch.arange(300) < 140, 0, torch.arange(300)),
+        "classes": torch.randint(-1, 5, (300,), generator=draw),
+        "unlabelled": torch.full((300,), -1),
+        "none": None,
+    }[labels]
+    kinds = torch.randint(-1, groups, (300,), generator=draw) if groups else None
+    data = search.layout(300, marks, "label", kinds, torch.device("cpu"))
+    block = torch.randperm(300, generator=draw)[:150].sort().values
+    scores = torch.zeros(150, 200)  # the last columns stand for none where fewer are left
+    search.exclude_columns(data, scores, block, first)
+    rows, columns = data.order[block], data.order[first : first + 200]
+    banned = rows[:, None] == columns
+    if marks is not None:
+        banned |= (marks[rows][:, None] == marks[columns]) & (marks[rows] >= 0)[:, None]
+    if kinds is not None:
+        banned |= (kinds[rows][:, None] == kinds[columns]) & (kinds[rows] >= 0)[:, None]
+    assert torch.equal(scores.isneginf(), banned) and banned.any()
 
 
 def test_queries_and_passages_in_one_table() -> None:
@@ -399,7 +426,7 @@ def test_bad_filters(data: tuple[Tensor, Tensor]) -> None:
         NeighborTable.build(*data, k=10, exclude="self").filtered(relative_margin=0.1)
     with pytest.raises(InputError, match="relative_margin=5 is a share"):  # which would leave nothing
         table.filtered(relative_margin=5)
-    with pytest.raises(InputError, match="400 rows cannot be refreshed from 3"):
+    with pytest.raises(InputError, match="among 400 rows cannot be refreshed from 3"):
         table.refreshed(data[0][:3])
 
 

@@ -594,6 +594,31 @@ def test_what_a_newcomer_may_pass_is_told(make: object, message: str) -> None:
         make()  # type: ignore[operator]
 
 
+def test_a_table_of_the_first_rows_has_them_as_anchors() -> None:
+    """Queries before their passages: what they draw is what they draw from a table of all, at a share of its cost."""
+    every = NeighborTable.build(X, LABELS, k=9)
+    first = NeighborTable.build(X, LABELS, k=9, rows=range(50))
+    sampler, whole = InstanceNegatives(first, seed=3), InstanceNegatives(every, seed=3)
+    anchors = torch.tensor([49, 0, 7])
+    assert (sampler.rows, sampler.samples, whole.rows) == (50, 240, 240)
+    assert torch.equal(sampler.sample(anchors, 6, epoch=1), whole.sample(anchors, 6, epoch=1))
+    for one, other in zip(sampler.weights(anchors, 40), whole.weights(anchors, 40), strict=True):
+        assert torch.equal(one, other)
+    mixed = MixedNegatives([(0.5, sampler), (0.5, UniformNegatives(LABELS))])
+    assert mixed.rows == 50 and mixed.sample(anchors, 4).shape == (3, 4)
+    for each in (sampler, mixed):
+        with pytest.raises(InputError, match="the first 50 of 240 samples, but one anchor is 50"):
+            each.sample(torch.tensor([3, 50]), 2)
+    moved = torch.randn(240, X.shape[1], generator=torch.Generator().manual_seed(8))
+    fresh = first.refreshed(moved)
+    assert torch.equal(fresh.indices, NeighborTable.build(moved, LABELS, k=9).indices[:50])
+    assert torch.equal(sampler.refresh_(fresh).indices, fresh.indices)
+    with pytest.raises(InputError, match="a shard, 50 of 240 rows from row 5 on"):
+        sampler.refresh_(NeighborTable.build(X, LABELS, k=9, rows=range(5, 55)))
+    fallback = InstanceNegatives(first.filtered(max_score=-2), fallback=UniformNegatives(LABELS))
+    assert fallback.fallen_back == 50 and (LABELS[fallback.sample(anchors, 5)] != LABELS[anchors, None]).all()
+
+
 @pytest.mark.parametrize("name", [*SAMPLERS, "all"])
 @pytest.mark.parametrize(
     ("indices", "message"),
@@ -612,10 +637,29 @@ def test_indices_that_are_no_samples_of_the_anchors_are_told(name: str, indices:
         sampler.log_probability(torch.tensor([0, 1]), indices)
 
 
+def test_a_fallback_pairs_no_rows_of_one_group() -> None:
+    """Queries are no negatives of each other, whether passages are found or, for want of near ones, drawn."""
+    groups = torch.where(torch.arange(COUNT) < 150, 0, -1)
+    table = NeighborTable.build(X, LABELS, k=20, groups=groups, rows=range(150)).filtered(max_score=-2)
+    sampler = InstanceNegatives(table, fallback=UniformNegatives(LABELS))
+    anchors = torch.arange(150)
+    drawn = sampler.sample(anchors, 50)
+    assert sampler.fallen_back == 150 and (drawn >= 150).all() and (LABELS[drawn] != LABELS[:150, None]).all()
+    negatives, log_weights = sampler.weights(anchors, 50)
+    assert (negatives[log_weights > -torch.inf] >= 150).all()
+    alone = torch.zeros(COUNT, dtype=torch.int64)
+    alone[-1] = -1
+    table = NeighborTable.build(X, k=1, groups=alone).filtered(max_score=-2)
+    with pytest.raises(
+        InputError, match="Row 0 has no neighbours left, and all 1 draws of the fallback are of its group"
+    ):
+        InstanceNegatives(table, fallback=UniformNegatives(torch.arange(COUNT)))
+
+
 @pytest.mark.parametrize("fallback", [UniformNegatives(torch.arange(COUNT + 60) % 6), "uniform"])
 def test_a_fallback_for_other_samples_is_told(fallback: Negatives) -> None:
     table = NeighborTable.build(X, LABELS, k=3).filtered(max_score=0.5)
-    with pytest.raises(InputError, match=r"table of 240 rows is a sampler of as many.*UniformNegatives"):
+    with pytest.raises(InputError, match=r"table of 240 samples is a sampler of as many.*UniformNegatives"):
         InstanceNegatives(table, fallback=fallback)
 
 

@@ -15,10 +15,10 @@ class NeighborBatchSampler(Sampler[list[int]]):
     """Goes to DataLoader(batch_sampler=...): each batch is [anchors, their positives, their negatives].
 
     A batch of `batch_size` rows has a = batch_size // (1 + positives + negatives) anchors; row i < a is an anchor, its
-    j-th positive is row a + i * positives + j, and its negatives follow all positives in the same way. Every sample is
-    an anchor once an epoch, but for those at its end that fill no batch (kept by drop_last=False) or not one of every
-    rank. Batches depend on (seed, epoch) alone; with `num_replicas`, rank r takes every num_replicas-th batch, and all
-    ranks get the same number.
+    j-th positive is row a + i * positives + j, and its negatives follow all positives in the same way. Every sample
+    (of a table that was built of the first rows alone: each of those) is an anchor once an epoch, but for those at its
+    end that fill no batch (kept by drop_last=False) or not one of every rank. Batches depend on (seed, epoch) alone;
+    with `num_replicas`, rank r takes every num_replicas-th batch, and all ranks get the same number.
 
         batches = scns.NeighborBatchSampler(sampler, labels, batch_size=96)   # 32 anchors, 32 positives, 32 negatives
         for epoch in range(10):
@@ -57,12 +57,12 @@ class NeighborBatchSampler(Sampler[list[int]]):
                 raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
         batch_size, negatives, positives = int(batch_size), int(negatives), int(positives)
         self.sampler, self.others = sampler, Positives(labels, seed=seed)
-        self.count = len(self.others.pool)
-        if self.count != sampler.samples:
+        if len(self.others.pool) != sampler.samples:
             raise InputError(
-                f"The sampler is of {sampler.samples} samples, but there are {self.count} labels; give it "
+                f"The sampler is of {sampler.samples} samples, but there are {len(self.others.pool)} labels; give it "
                 "the same ones."
             )
+        self.count = sampler.rows
         self.negatives, self.positives, self.seed = negatives, positives, seed
         self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, rank, drop_last, 0
         self.anchors = batch_size // (1 + positives + negatives)

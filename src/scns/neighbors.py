@@ -74,16 +74,16 @@ class NeighborTable:
         progress: Callable[[int, int], None] | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> "NeighborTable":
-        """The top-k cosine neighbours of every row (or of `rows`, for a shard).
+        """The top-k cosine neighbours of every row, or of `rows` alone: a shard, or the queries before their passages.
 
         exclude: "label" leaves out rows of the same label (an unlabelled row, -1, only itself; without labels every row
         only itself), "self" the row itself, None nothing. `groups`: rows with the same group (not -1) are never paired:
-        duplicates, frames of one video; or all queries, 0, among passages, -1, so that a query's neighbours are
-        passages (a label for a query and its own). A row of zeros is an error, or with on_zero="uniform" (a label
-        without a known word) has cosine 0 with every row: its draws are uniform over the k that it keeps, the first
-        ones, and so over all others where k is as large as that. `backend`: "exact"; "classes" and "faiss" look at
-        `probe` lists only and report their recall. `positive` keeps each row's similarity to its own class for
-        `filtered`.
+        duplicates, frames of one video; or all queries, 0, before passages, -1, with rows=range(len(queries)), so that
+        a query's neighbours are passages (a label for a query and its own). A row of zeros is an error, or with
+        on_zero="uniform" (a label without a known word) has cosine 0 with every row: its draws are uniform over the k
+        that it keeps, the first ones, and so over all others where k is as large as that. `backend`: "exact"; "classes"
+        and "faiss" look at `probe` lists only and report their recall. `positive` keeps each row's similarity to its
+        own class for `filtered`.
 
         `memory` (bytes, or "8G") leaves the embeddings where they are, a mapped file say, or a list of row shards, and
         searches them in blocks that take no more than that on `device`; the table is the same, on the host. `tell` gets
@@ -235,8 +235,14 @@ class NeighborTable:
         Refreshed rows are not filtered: their scores are new, so call `filtered` again.
         """
         vectors = checks.vectors(embeddings, None)
-        if len(vectors) != self.info.corpus_rows or len(self) != self.info.corpus_rows:
-            raise InputError(f"A table of {len(self)} rows cannot be refreshed from {len(vectors)} embeddings.")
+        if len(vectors) != self.info.corpus_rows:
+            raise InputError(
+                f"A table among {self.info.corpus_rows} rows cannot be refreshed from {len(vectors)} embeddings."
+            )
+        if self.info.first_row:
+            raise InputError(
+                f"This table is a shard, from row {self.info.first_row} on, and cannot be refreshed; merge the shards."
+            )
         device = vectors.device
         some = torch.arange(len(self), device=device) if rows is None else self._numbers(rows).to(device)
         marks, kinds = (None if x is None else x.long().to(device) for x in (self.labels, self.groups))

@@ -121,6 +121,11 @@ class Negatives(nn.Module):
         if indices is not None:
             chances.check_indices(indices, len(anchors), self.samples)
 
+    @property
+    def rows(self) -> int:
+        """How many samples can be anchors, the first ones: all, but for a table that was built of fewer."""
+        return self.samples
+
     def probabilities(self, anchors: Tensor) -> Tensor:
         """float32 [batch, N]: over all samples. (Samplers of the k nearest: [batch, k], over those.)"""
         every = chances.columns(self.samples, anchors).expand(len(anchors), -1)
@@ -281,6 +286,9 @@ class InstanceNegatives(Negatives):
     sampler = scns.InstanceNegatives(table)
     negatives = sampler.sample(rows, 16, epoch=epoch)             # rows int64 [batch] -> int64 [batch, 16]
     negatives, log_weights = sampler.weights(rows, 4096)          # 4,096 draws as [batch, 100] logits with weights
+
+    A table of the first rows alone (queries before their passages, built with `rows=range(len(queries))`) has those as
+    anchors, and all samples as negatives.
     """
 
     counted = True
@@ -297,26 +305,45 @@ class InstanceNegatives(Negatives):
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(table, "scns.NeighborTable.build(embeddings, labels, k=...)")
-        if len(table) != table.info.corpus_rows:
-            raise InputError(
-                f"This table is a shard, {len(table)} of {table.info.corpus_rows} rows; merge the shards with: "
-                "scns neighbors merge."
-            )
-        if fallback is not None and (not isinstance(fallback, Negatives) or fallback.samples != len(table)):
+        self.samples = table.info.corpus_rows
+        self._check_first(table)
+        if fallback is not None and (not isinstance(fallback, Negatives) or fallback.samples != self.samples):
             of = f"of {fallback.samples} samples" if isinstance(fallback, Negatives) else f"a {type(fallback).__name__}"
             raise InputError(
-                f"The fallback of a table of {len(table)} rows is a sampler of as many samples, but this is {of}; "
+                f"The fallback of a table of {self.samples} samples is a sampler of as many, but this is {of}; "
                 "pass fallback=UniformNegatives(labels)."
             )
         self.fallback = fallback
         indices, scores = self._filled(table)
-        self.samples, self.fewest = table.info.corpus_rows, _fewest(indices)
+        self.fewest = _fewest(indices)
         self.candidates = indices.shape[1]
         self.borrowed = indices is table.indices  # samplers of one table share its rows, and a mapped file stays one
         constants(self, indices=indices, scores=scores)
 
     def extra_repr(self) -> str:
-        return f"{len(self.indices)} samples, k={self.indices.shape[1]}, scale={self.scale:g}"
+        first = "" if self.rows == self.samples else f"the first {self.rows} of "
+        return f"{first}{self.samples} samples, k={self.indices.shape[1]}, scale={self.scale:g}"
+
+    @property
+    def rows(self) -> int:
+        return len(self.indices)
+
+    def check(self, anchors: Tensor, indices: Tensor | None = None) -> None:
+        super().check(anchors, indices)
+        if self.rows < self.samples and (wrong := checks.outside(anchors, self.rows)) is not None:
+            raise InputError(
+                f"The table has the first {self.rows} of {self.samples} samples, but one anchor is {wrong}; build it "
+                "of all that are anchors, or merge its shards with: scns neighbors merge."
+            )
+
+    def _check_first(self, table: NeighborTable) -> None:
+        """Raise for a shard that begins elsewhere than at the first row, or a table of other samples."""
+        if table.info.first_row or table.info.corpus_rows != self.samples:
+            raise InputError(
+                f"This table is a shard, {len(table)} of {table.info.corpus_rows} rows from row "
+                f"{table.info.first_row} on, but anchors are numbered from row 0 of {self.samples}; merge the shards "
+                "with: scns neighbors merge."
+            )
 
     def refresh_(self, table: NeighborTable) -> "InstanceNegatives":
         """Take a new table of the same samples in place, so that a step captured after `own_` draws from it too."""
@@ -325,6 +352,7 @@ class InstanceNegatives(Negatives):
             raise InputError(
                 f"This sampler holds a table {tuple(self.indices.shape)}, not {tuple(table.indices.shape)}."
             )
+        self._check_first(table)
         indices, scores = self._filled(table)
         self.own_()
         self.indices.copy_(indices)
@@ -344,8 +372,21 @@ class InstanceNegatives(Negatives):
                 )
             indices, scores = indices.clone(), scores.clone()
             where = next(self.fallback.buffers()).device
-            drawn = self.fallback.sample(empty.to(where), table.info.k, distinct=True)
-            indices[empty], scores[empty] = drawn.to(indices.device).int(), 0.0
+            drawn = self.fallback.sample(empty.to(where), table.info.k, distinct=True).to(indices.device)
+            banned = torch.zeros_like(drawn, dtype=torch.bool)
+            if table.groups is not None:  # rows of one group are never paired
+                group = table.groups.to(drawn.device)
+                banned = (group[drawn] == group[empty, None]) & (group[drawn] >= 0)
+                if banned.all(1).any():
+                    row = int(empty[banned.all(1)][0])
+                    raise InputError(
+                        f"Row {row} has no neighbours left, and all {table.info.k} draws of the fallback are of its "
+                        "group; filter less, or build the table with a larger k."
+                    )
+            place = torch.argsort(banned, dim=1, stable=True)  # the others move to the front
+            banned = banned.gather(1, place)
+            indices[empty] = torch.where(banned, -1, drawn.gather(1, place)).int()
+            scores[empty] = torch.where(banned, -torch.inf, 0.0).to(scores.dtype)
         self.fallen_back = len(empty)
         return indices, scores
 
@@ -421,6 +462,10 @@ class MixedNegatives(Negatives):
         integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
         self.depth = 1 + max((part.depth for _, part in parts if isinstance(part, MixedNegatives)), default=0)
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
+
+    @property
+    def rows(self) -> int:
+        return min(part.rows for part in self._each())
 
     def extra_repr(self) -> str:
         return "shares " + ", ".join(f"{share:.3g}" for share in self.log_shares.exp().tolist())

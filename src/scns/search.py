@@ -18,6 +18,7 @@ Progress = Callable[[int, int], None] | None
 
 CPU_SCORES = 1 << 24  # scores held at a time: 64 MB of float32, small enough to stay in a large cache
 GPU_SCORES = 1 << 30  # 4 GB, or an eighth of the free memory where that is less
+_FEW = 16  # groups that are looked at one by one; the share, 1 / 16, of columns that are listed instead of masked
 _GATHER = 1 << 28  # floats gathered at a time when candidates are scored again: 1 GB
 
 
@@ -203,18 +204,39 @@ def exclude_columns(data: Layout, scores: Tensor, block: Tensor, first: int = 0)
     """Set the excluded columns of the rows at `block` to -inf, in place; `scores` are those of columns from `first`."""
     width = min(scores.shape[1], len(data) - first)
     start, stop = ((each[block] - first).clamp(0, width) for each in (data.start, data.stop))
-    if bool((stop - start <= 1).all()):
-        rows = (stop > start).nonzero()[:, 0]
-        scores[rows.to(scores.device), start[rows].to(scores.device)] = -torch.inf
-    elif (runs := _runs(start, stop)) is not None:
+    if (runs := _runs(start, stop)) is not None:
         for top, bottom, left, right in runs:
             scores[top:bottom, left:right] = -torch.inf
+    elif (total := int((stop - start).sum())) <= scores.numel() // _FEW:
+        scores[_listed(start.to(scores.device), stop.to(scores.device), total)] = -torch.inf
     else:
         start, stop = start.to(scores.device), stop.to(scores.device)
         scores.masked_fill_(_mask(start, stop, scores.shape[1]), -torch.inf)
     if data.groups is not None:
         own, others = (each.to(scores.device) for each in (data.groups[block], data.groups[first : first + width]))
-        scores[:, :width].masked_fill_((own[:, None] == others) & (own >= 0)[:, None], -torch.inf)
+        _exclude_groups(scores[:, :width], own, others)
+
+
+def _exclude_groups(scores: Tensor, own: Tensor, others: Tensor) -> None:
+    """Set the columns of each row's own group to -inf, in place; `own` and `others` are the groups of both."""
+    kinds = own[own >= 0].unique().tolist()
+    if len(kinds) > _FEW:
+        scores.masked_fill_((own[:, None] == others) & (own >= 0)[:, None], -torch.inf)
+        return
+    for kind in kinds:  # all queries are one group: their columns are the same for every row
+        rows, columns = own == kind, (others == kind).nonzero()[:, 0]
+        if rows.all():
+            scores.index_fill_(1, columns, -torch.inf)
+        else:
+            scores[rows.nonzero(), columns] = -torch.inf
+
+
+def _listed(start: Tensor, stop: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """(row, column) of each of the `total` excluded columns."""
+    size = stop - start
+    rows = torch.repeat_interleave(torch.arange(len(size), device=size.device), size, output_size=total)
+    before = size.cumsum(0) - size
+    return rows, torch.arange(total, device=size.device) - before[rows] + start[rows]
 
 
 def _runs(start: Tensor, stop: Tensor) -> list[tuple[int, int, int, int]] | None:
