@@ -44,6 +44,21 @@ def test_build_info_check_sample(scns: Run, folder: Path) -> None:
     assert [int(word) for word in re.findall(r"\d+", out)][1:7] == np.load("n.npy")[0].tolist()
 
 
+def test_queries_before_their_passages(scns: Run, folder: Path) -> None:
+    np.save("groups.npy", np.where(np.arange(90) < 20, 0, -1))
+    build = (*BUILD, "--groups", "groups.npy", "--out", "t.safetensors")
+    code, out, err = scns(*build, "--first", 20)
+    assert code == 0 and "rows 0 to 19 of 90 x 6 embeddings" in out and err == ""
+    table = NeighborTable.load("t.safetensors")
+    assert table.indices.shape == (20, 9) and (table.indices >= 20).all()
+    assert scns("neighbors", "sample", "t.safetensors", "--anchors", "3,19", "--num", 6)[0] == 0
+    code, _, err = scns("neighbors", "sample", "t.safetensors", "--anchors", "20")
+    assert code == 2 and "rows 0 to 19" in err
+    for wrong, told in (((0,), "--first 0 must be from 1 to 90"), ((20, "--shard", "1/2"), "is built in one part")):
+        code, _, err = scns(*build, "--first", *wrong)
+        assert code == 2 and told in err
+
+
 def test_filter(scns: Run, folder: Path) -> None:
     scns(*BUILD, "--out", "t.safetensors")
     code, out, err = scns(

@@ -55,6 +55,9 @@ def build(
     memory: Annotated[
         str | None, typer.Option(help="Bytes the search may take, such as 8G: the embeddings are read in blocks.")
     ] = None,
+    first: Annotated[
+        int | None, typer.Option(help="Search for the first N rows alone: queries, before their passages.")
+    ] = None,
     shard: Annotated[str | None, typer.Option(help="i/n: build part i of n only, to OUT-i-of-n.safetensors.")] = None,
     shards: Annotated[
         int | None, typer.Option(help="Build in that many parts; finished ones are kept. Default: torchrun's ranks.")
@@ -94,6 +97,11 @@ def build(
         "tell": told,
     }
     x, y = pieces[0] if len(pieces) == 1 else pieces, None if labels is None else load_array(labels)
+    count = sum(map(len, pieces))
+    if first is not None and not 1 <= first <= count:
+        raise InputError(f"--first {first} must be from 1 to {count}, the number of rows.")
+    if first is not None and (shard is not None or shards is not None or world > 1):
+        raise InputError(f"--first {first} is built in one part; leave it or --shard, --shards and torchrun out.")
     if shard is not None:
         _build_parts(x, y, out, [_shard(shard)[0]], _shard(shard)[1], options)
     elif shards is not None or world > 1:
@@ -103,7 +111,7 @@ def build(
         _build_parts(x, y, out, ranks.shares(parts), parts, options)
         _merge_if_finished(out, parts)
     else:
-        _describe(_build_part(x, y, None, out, options), f"Wrote {out}", None)
+        _describe(_build_part(x, y, None if first is None else range(first), out, options), f"Wrote {out}", None)
 
 
 def _build_part(
@@ -378,7 +386,7 @@ def _describe(table: "NeighborTable", title: str, scale: float | None) -> None:
 
     info = table.info
     rows: list[list[object]] = [
-        ["built from", f"{info.corpus_rows:,} x {info.dim} embeddings {info.embeddings_sha256[:12]}"]
+        ["built from", f"{_part(table)}{info.corpus_rows:,} x {info.dim} embeddings {info.embeddings_sha256[:12]}"]
     ]
     rows += [["excluded", info.exclude or "nothing"], ["backend", f"{info.backend}, recall {info.recall:.4f}"]]
     rows += [[name, value] for name, value in (("filters", info.filters), ("source", info.source)) if value]
@@ -386,6 +394,11 @@ def _describe(table: "NeighborTable", title: str, scale: float | None) -> None:
     rows.append(["bytes", shown(table.indices.numel() * 6)])
     rows = [[name, value, MEANING.get(str(name), "")] for name, value in rows]
     screen.table(title, {"": "left", " ": "left", "  ": "left"}, rows)
+
+
+def _part(table: "NeighborTable") -> str:
+    first, rows = table.info.first_row, len(table)
+    return "" if rows == table.info.corpus_rows else f"rows {first:,} to {first + rows - 1:,} of "
 
 
 def _shown(value: object) -> str:
