@@ -152,6 +152,15 @@ def test_approximate_backends_report_their_recall(backend: str, probe: int) -> N
     assert table.positive is not None and exact.positive is not None and torch.equal(table.positive, exact.positive)
 
 
+def test_faiss_keeps_the_members_of_a_group_apart_and_no_others(data: tuple[Tensor, Tensor]) -> None:
+    pytest.importorskip("faiss")
+    x, labels = data
+    groups = torch.full((len(x),), -1)
+    groups[::20] = 3
+    table = NeighborTable.build(x, labels, k=10, groups=groups, backend="faiss", probe=len(x))
+    assert torch.equal(table.indices, NeighborTable.build(x, labels, k=10, groups=groups).indices)
+
+
 def test_filters_cut_what_they_say(data: tuple[Tensor, Tensor]) -> None:
     x, labels = data
     table = NeighborTable.build(x, labels, k=40)

@@ -105,7 +105,8 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
         banned = (columns < 0) | ((columns >= start) & (columns < stop))
         if data.groups is not None:
             groups = data.groups.cpu()
-            banned |= groups[columns.clamp(min=0)] == groups[places[some], None]
+            own_group = groups[places[some], None]
+            banned |= (groups[columns.clamp(min=0)] == own_group) & (own_group >= 0)
         values = values.masked_fill(banned, -torch.inf)
         values, by_score = values.sort(dim=1, descending=True, stable=True)
         chosen = columns.clamp(min=0).gather(1, by_score)
