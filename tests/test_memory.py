@@ -316,6 +316,19 @@ def test_features_that_overflow_do_not_stay(bad: float, distinct: bool) -> None:
     assert logits.isfinite().tolist() == [[True, False, True, False, False]] and not logits.isnan().any()
 
 
+@pytest.mark.parametrize("distinct", [True, False])
+def test_features_that_overflow_leave_even_a_first_row_as_it_was(distinct: bool) -> None:
+    """A row of zeros would be no unit vector, and without momentum a known one would be lost."""
+    table = FeatureTable(3, 4, momentum=0.0)
+    table.update(torch.tensor([0]), unit(1, 4))
+    before, z = table.features.clone(), unit(2, 4, seed=1)
+    z[:, 2] = torch.nan
+    table.update(torch.tensor([0, 1]), z, distinct=distinct)
+    assert torch.equal(table.features, before) and table.filled.tolist() == [True, False, False]
+    table.update(torch.tensor([1]), -unit(1, 4))
+    assert torch.allclose(table.features[1], -unit(1, 4)[0])  # its first is still taken whole
+
+
 @pytest.mark.parametrize(("rows", "gathers"), [(330, True), (320, False)])
 def test_few_rows_of_each_of_many_anchors_are_gathered(
     rows: int, gathers: bool, monkeypatch: pytest.MonkeyPatch

@@ -178,8 +178,7 @@ class FeatureTable(nn.Module):
         """Move `rows` towards the unit features `z`, in batch order where a row comes several times.
 
         distinct=True promises that no row comes twice; one step then serves the whole batch (a CPU sees it).
-        What is not finite counts as 0: features that overflow, in a step that loss scaling skips, leave their rows as
-        they were.
+        Features that are not finite, as of a step that loss scaling skips, leave their rows as they were.
         """
         _check_tensors(rows=rows, z=z)
         if rows.shape != z.shape[:1] or z.shape[1:] != self.features.shape[1:]:
@@ -189,14 +188,17 @@ class FeatureTable(nn.Module):
         _check_floating(z)
         _check_rows("rows", rows, self.part.total)
         distinct = distinct or (checks.readable(rows) and len(rows.unique()) == len(rows))
-        rows, z = self.part.place(rows.long()), _finite(z.detach()).to(self.features.dtype)
-        parts = [(rows, z)] if distinct else zip(rows.split(1), z.split(1), strict=True)
-        for row, new in parts:
-            moved = torch.lerp(new, self.features[row], self.momentum)
+        rows, z = self.part.place(rows.long()), z.detach().to(self.features.dtype)
+        finite = torch.linalg.vector_norm(z, dim=1) < torch.inf  # isfinite of each row, in 2 kernels instead of 5
+        each = (rows, z, finite)
+        for row, new, usable in [each] if distinct else zip(*(values.split(1) for values in each), strict=True):
+            old = self.features[row]
+            moved = torch.lerp(new, old, self.momentum)
             if not self.full:
-                moved = torch.where(self.filled[row][:, None], moved, new)
-                self.filled.index_fill_(0, row, True)
-            self.features.index_copy_(0, row, unit_rows(moved))
+                filled = self.filled[row]
+                moved = torch.where(filled[:, None], moved, new)
+                self.filled.index_copy_(0, row, filled | usable)
+            self.features.index_copy_(0, row, torch.where(usable[:, None], unit_rows(moved), old))
 
     def look(self) -> None:
         """Note whether all rows are filled: then updates need not ask each. It waits for the device, until they are."""
@@ -288,11 +290,6 @@ def _check_floating(z: Tensor) -> None:
         raise InputError(f"z must be features of floating point, but it is {z.dtype}; convert it with .float().")
 
 
-def _finite(z: Tensor) -> Tensor:
-    """0 for what is not: a memory would keep it, and every later loss read it."""
-    return z.nan_to_num(0.0, 0.0, 0.0)
-
-
 def _check_rows(name: str, rows: Tensor, count: int) -> None:
     """Raise for what are no rows of a table of `count`; on a GPU, values are not waited for."""
     if rows.dtype not in (torch.int64, torch.int32):
@@ -368,7 +365,7 @@ class FeatureQueue(nn.Module):
         if (wrong := checks.outside(ids.long(), 1 << 63)) is not None:
             raise InputError(f"ids are the numbers of samples, from 0, but one is {wrong}; -1 marks an empty place.")
         places = (self.cursor + torch.arange(len(z), device=z.device)) % size
-        self.features.index_copy_(0, places, _finite(z.detach()).to(self.features.dtype))
+        self.features.index_copy_(0, places, z.detach().nan_to_num(0.0, 0.0, 0.0).to(self.features.dtype))
         self.ids.index_copy_(0, places, torch.where(z.isfinite().all(1), ids.long(), -1))
         self.labels.index_copy_(0, places, labels.long())
         self.cursor.add_(len(z)).remainder_(size)
