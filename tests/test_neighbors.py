@@ -369,6 +369,8 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
         (lambda x, y: (x, y, {"chunk_rows": 2.5}), "chunk_rows=2.5 must be"),
         (lambda x, y: (x, y, {"backend": "classes", "probe": 0}), "probe=0 must be a whole number of at least 1"),
         (lambda x, y: (x, y, {"backend": "classes"}), "label for every row"),
+        (lambda x, y: (x, y, {"backend": "classes", "exclude": "self"}), "exclude='self' needs backend='exact'"),
+        (lambda x, y: (x, y, {"backend": "classes", "exclude": None}), "exclude=None needs backend='exact'"),
     ],
 )
 def test_bad_input(data: tuple[Tensor, Tensor], change: object, message: str) -> None:
