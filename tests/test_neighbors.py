@@ -152,6 +152,15 @@ def test_approximate_backends_report_their_recall(backend: str, probe: int) -> N
     assert table.positive is not None and exact.positive is not None and torch.equal(table.positive, exact.positive)
 
 
+@pytest.mark.parametrize("backend", ["exact", "classes"])
+def test_tables_do_not_depend_on_autocast(data: tuple[Tensor, Tensor], backend: str) -> None:
+    x, labels = data[0], data[1].clamp(min=0)
+    table = NeighborTable.build(x, labels, k=10, backend=backend)
+    with torch.autocast("cpu", torch.float16):
+        inside = NeighborTable.build(x, labels, k=10, backend=backend)
+    assert torch.equal(inside.indices, table.indices) and torch.equal(inside.scores, table.scores)
+
+
 def test_faiss_keeps_the_members_of_a_group_apart_and_no_others(data: tuple[Tensor, Tensor]) -> None:
     pytest.importorskip("faiss")
     x, labels = data

@@ -28,7 +28,8 @@ def approximate(
     """(what was found for the caller's `rows`, its recall against the exact search on a sample of them)."""
     places, back = search.places(data, rows)
     look = by_classes if backend == "classes" else with_faiss
-    found = search.in_order(look(data, places, k, probe=probe, progress=progress), back)
+    with torch.autocast(data.unit.device.type, enabled=False):  # which would round scores
+        found = search.in_order(look(data, places, k, probe=probe, progress=progress), back)
     sample = draws.permutation(len(rows), 0, draws.SPLIT)[:_CHECKED].to(rows.device)
     truth = search.exact(data, rows[sample], k, positive=positive)
     quality = recall(found.indices[sample.to(found.indices.device)].cpu(), truth.indices.cpu())
