@@ -205,6 +205,20 @@ def test_info_nce_of_rows_is_the_functions() -> None:
         table.info_nce(z, positives, negatives, temperature=0)
 
 
+def test_logits_are_the_same_inside_autocast() -> None:
+    table, queue, z, rows = FeatureTable(50, 8), FeatureQueue(6, 8), unit(4, 8), torch.arange(4)
+    queue.push(unit(6, 8, seed=1), torch.arange(6) + 9, torch.arange(6))
+    asked: list[Callable[[Tensor], Tensor]] = [
+        table.logits,
+        lambda z: table.logits(z, rows.expand(4, -1)),
+        lambda z: queue.logits(z, rows, rows),
+    ]
+    for logits in asked:
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = logits(z)
+        assert torch.equal(inside, logits(z)) and logits(z.bfloat16()).dtype == torch.float32
+
+
 def test_info_nce_is_the_same_inside_autocast() -> None:
     table, z, rows = FeatureTable(50, 16), unit(8, 16), torch.arange(8)
     for count in (3, 40):  # few rows are gathered, many picked out

@@ -205,12 +205,16 @@ class FeatureTable(nn.Module):
         self.full = self.full or bool(self.filled.all())
 
     def logits(self, z: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor."""
+        """Dot products of `z` [batch, dim] with all rows [batch, rows], or with `rows` [batch, m] of each anchor.
+
+        In float32 also inside autocast: over a temperature of 0.07, half precision would be some hundredths off.
+        """
         _check_tensors(z=z, **({} if rows is None else {"rows": rows}))
         _check_floating(z)
         if rows is not None:
             _check_rows("rows", rows, self.part.total)
-        return self.products(z, rows)
+        with torch.autocast(z.device.type, enabled=False):
+            return self.products(_widened(z, self.features), rows)
 
     def products(self, z: Tensor, rows: Tensor | None) -> Tensor:
         """`logits` of rows that are known to be in the table: a step's own draws need no second look."""
@@ -250,7 +254,7 @@ class FeatureTable(nn.Module):
         _check_rows("negatives", negatives, self.part.total)
         if negatives.dim() != 2 or len(negatives) != len(z):
             raise InputError(f"negatives are rows [{len(z)}, m], but these are {list(negatives.shape)}.")
-        z = z.to(torch.promote_types(z.dtype, self.features.dtype))  # half precision would round the rows too
+        z = _widened(z, self.features)
         rows = torch.cat([positives.reshape(len(z), -1), negatives], dim=1)
         # What may be learnt is not for the kernel, which has a gradient for z alone.
         plain = log_weights is None or not log_weights.requires_grad
@@ -288,6 +292,11 @@ def _shown(value: object) -> str:
 def _check_floating(z: Tensor) -> None:
     if not z.is_floating_point():
         raise InputError(f"z must be features of floating point, but it is {z.dtype}; convert it with .float().")
+
+
+def _widened(z: Tensor, features: Tensor) -> Tensor:
+    """z in the features' precision, or a higher one of its own: half precision would round the features too."""
+    return z.to(torch.promote_types(z.dtype, features.dtype))
 
 
 def _check_rows(name: str, rows: Tensor, count: int) -> None:
@@ -371,9 +380,14 @@ class FeatureQueue(nn.Module):
         self.cursor.add_(len(z)).remainder_(size)
 
     def logits(self, z: Tensor, ids: Tensor, labels: Tensor) -> Tensor:
-        """Dot products [batch, size]; -inf for empty places, the anchor itself and samples of its class."""
+        """Dot products [batch, size]; -inf for empty places, the anchor itself and samples of its class.
+
+        In float32 also inside autocast.
+        """
         self._check(z, ids, labels)
-        return (z @ self.features.to(z.dtype).T).masked_fill_(~self.mask(ids, labels), -torch.inf)
+        z = _widened(z, self.features)
+        with torch.autocast(z.device.type, enabled=False):
+            return (z @ self.features.to(z.dtype).T).masked_fill_(~self.mask(ids, labels), -torch.inf)
 
     def mask(self, ids: Tensor, labels: Tensor) -> Tensor:
         """bool [batch, size]: the places that hold a negative of each anchor (unlabelled, -1: any but itself)."""
