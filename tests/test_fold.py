@@ -93,7 +93,7 @@ class Odd(nn.Module):
         self.kind = kind
         self.stem, self.norm, self.fc = conv(3), nn.BatchNorm2d(16), nn.Linear(16, 2)
         self.one, self.two = Standard(16, 16, 3, padding=1, bias=False) if kind == "subclass" else conv(), conv()
-        self.norm1, self.norm2 = nn.BatchNorm2d(16), nn.BatchNorm2d(16)
+        self.norm1, self.norm2 = nn.BatchNorm2d(16, track_running_stats=kind != "no statistics"), nn.BatchNorm2d(16)
         if kind == "two places":
             self.both = nn.Sequential(self.one, self.norm1)
         if kind == "hooks":
@@ -123,7 +123,7 @@ def conv(inputs: int = 16) -> nn.Conv2d:
 ODD = ("a convolution twice", "a convolution with and without", "a norm twice")
 
 
-@pytest.mark.parametrize("kind", [*ODD, "two places", "subclass", "hooks", "shared weights"])
+@pytest.mark.parametrize("kind", [*ODD, "two places", "subclass", "hooks", "shared weights", "no statistics"])
 def test_layers_that_are_not_one_function_stay(kind: str) -> None:
     """Neither a frozen network nor one that trains may give other numbers for being quicker."""
     torch.manual_seed(0)

@@ -368,6 +368,17 @@ def test_info_nce_of_several_positives_is_the_mean_over_them() -> None:
         losses.info_nce(anchor, positives[..., :4], negatives)
 
 
+def test_info_nce_of_several_positives_needs_no_unit_vectors() -> None:
+    """Where all similarities are far below 0 it is their differences that count; without negatives it is 0 too."""
+    anchor = 100 * random(6, 5)
+    positives, negatives = (-anchor[:, None] * torch.linspace(0.8, 1.2, m)[:, None] for m in (3, 4))
+    several = losses.info_nce(anchor, positives, negatives)
+    mean = torch.stack([losses.info_nce(anchor, positives[:, p], negatives) for p in range(3)]).mean()
+    assert several.item() == pytest.approx(mean.item(), rel=1e-12)
+    absent = torch.full((6, 4), -torch.inf, dtype=torch.float64)
+    assert losses.info_nce(anchor, positives, logits=absent).item() == 0
+
+
 @pytest.mark.parametrize("given", ["log_weights", "logits"])
 def test_info_nce_without_any_negative_is_zero(given: str) -> None:
     anchor, positive = units(2, 3).requires_grad_(), units(2, 3, seed=1)

@@ -91,7 +91,7 @@ class Launches(TorchDispatchMode):
 
 # Upper bounds: a change that raises them makes every sweep slower, so it must be meant. On a CPU rms_norm is 5 kernels
 # forward and 10 backward where CUDA has one each; 43 of each count are the step's order, view and teacher's answers.
-@pytest.mark.parametrize(("kind", "most"), [("ce", 60), ("uniform", 154), ("mixed-corrected", 155)])
+@pytest.mark.parametrize(("kind", "most"), [("ce", 60), ("uniform", 158), ("mixed-corrected", 159)])
 def test_a_step_launches_few_kernels(kind: str, most: int) -> None:
     method = built("ce", {}) if kind == "ce" else infonce(kind)
     if kind != "ce":

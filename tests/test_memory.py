@@ -205,6 +205,20 @@ def test_info_nce_of_rows_is_the_functions() -> None:
         table.info_nce(z, positives, negatives, temperature=0)
 
 
+def test_logits_are_the_same_inside_autocast() -> None:
+    table, queue, z, rows = FeatureTable(50, 8), FeatureQueue(6, 8), unit(4, 8), torch.arange(4)
+    queue.push(unit(6, 8, seed=1), torch.arange(6) + 9, torch.arange(6))
+    asked: list[Callable[[Tensor], Tensor]] = [
+        table.logits,
+        lambda z: table.logits(z, rows.expand(4, -1)),
+        lambda z: queue.logits(z, rows, rows),
+    ]
+    for logits in asked:
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = logits(z)
+        assert torch.equal(inside, logits(z)) and logits(z.bfloat16()).dtype == torch.float32
+
+
 def test_info_nce_is_the_same_inside_autocast() -> None:
     table, z, rows = FeatureTable(50, 16), unit(8, 16), torch.arange(8)
     for count in (3, 40):  # few rows are gathered, many picked out
@@ -314,6 +328,19 @@ def test_features_that_overflow_do_not_stay(bad: float, distinct: bool) -> None:
     queue.push(F.normalize(z, dim=1), rows, rows)
     logits = queue.logits(unit(1, 4), rows[:1] + 5, rows[:1] + 5)
     assert logits.isfinite().tolist() == [[True, False, True, False, False]] and not logits.isnan().any()
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+def test_features_that_overflow_leave_even_a_first_row_as_it_was(distinct: bool) -> None:
+    """A row of zeros would be no unit vector, and without momentum a known one would be lost."""
+    table = FeatureTable(3, 4, momentum=0.0)
+    table.update(torch.tensor([0]), unit(1, 4))
+    before, z = table.features.clone(), unit(2, 4, seed=1)
+    z[:, 2] = torch.nan
+    table.update(torch.tensor([0, 1]), z, distinct=distinct)
+    assert torch.equal(table.features, before) and table.filled.tolist() == [True, False, False]
+    table.update(torch.tensor([1]), -unit(1, 4))
+    assert torch.allclose(table.features[1], -unit(1, 4)[0])  # its first is still taken whole
 
 
 @pytest.mark.parametrize(("rows", "gathers"), [(330, True), (320, False)])

@@ -152,6 +152,24 @@ def test_approximate_backends_report_their_recall(backend: str, probe: int) -> N
     assert table.positive is not None and exact.positive is not None and torch.equal(table.positive, exact.positive)
 
 
+@pytest.mark.parametrize("backend", ["exact", "classes"])
+def test_tables_do_not_depend_on_autocast(data: tuple[Tensor, Tensor], backend: str) -> None:
+    x, labels = data[0], data[1].clamp(min=0)
+    table = NeighborTable.build(x, labels, k=10, backend=backend)
+    with torch.autocast("cpu", torch.float16):
+        inside = NeighborTable.build(x, labels, k=10, backend=backend)
+    assert torch.equal(inside.indices, table.indices) and torch.equal(inside.scores, table.scores)
+
+
+def test_faiss_keeps_the_members_of_a_group_apart_and_no_others(data: tuple[Tensor, Tensor]) -> None:
+    pytest.importorskip("faiss")
+    x, labels = data
+    groups = torch.full((len(x),), -1)
+    groups[::20] = 3
+    table = NeighborTable.build(x, labels, k=10, groups=groups, backend="faiss", probe=len(x))
+    assert torch.equal(table.indices, NeighborTable.build(x, labels, k=10, groups=groups).indices)
+
+
 def test_filters_cut_what_they_say(data: tuple[Tensor, Tensor]) -> None:
     x, labels = data
     table = NeighborTable.build(x, labels, k=40)
@@ -365,6 +383,7 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
     [
         (lambda x, y: (x.index_fill(0, torch.tensor([3, 8]), torch.nan), y, {}), "2 embeddings are NaN.*rows 3, 8"),
         (lambda x, y: (x.index_fill(0, torch.tensor([5]), 0), y, {}), "1 embeddings are all zero.*rows 5"),
+        (lambda x, y: (x * 1e-15, y, {}), "embeddings are shorter than 1e-12"),  # no unit vectors come of them
         (lambda x, y: (x, y[:-1], {}), "400 embeddings need 400 labels"),
         (lambda x, y: (x, torch.zeros(400, dtype=torch.int64), {}), "one label"),
         (lambda x, y: (x, y.clamp(min=0), {"k": 400}), r"k=400 is impossible.*from 1 to \d+"),
@@ -387,6 +406,8 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
         (lambda x, y: (x, y, {"chunk_rows": 2.5}), "chunk_rows=2.5 must be"),
         (lambda x, y: (x, y, {"backend": "classes", "probe": 0}), "probe=0 must be a whole number of at least 1"),
         (lambda x, y: (x, y, {"backend": "classes"}), "label for every row"),
+        (lambda x, y: (x, y, {"backend": "classes", "exclude": "self"}), "exclude='self' needs backend='exact'"),
+        (lambda x, y: (x, y, {"backend": "classes", "exclude": None}), "exclude=None needs backend='exact'"),
     ],
 )
 def test_bad_input(data: tuple[Tensor, Tensor], change: object, message: str) -> None:

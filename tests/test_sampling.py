@@ -162,12 +162,21 @@ def test_draws_depend_on_seed_epoch_anchor_and_draw_alone(name: str) -> None:
     assert torch.allclose(weights[1], torch.cat([half[1] for half in halves]), atol=1e-5)
 
 
-@pytest.mark.parametrize("clusters", [None, 100])
-def test_soft_weights_are_the_same_to_the_last_bit_for_any_batch_size(clusters: int | None) -> None:
-    """Products of a few rows are rounded in another way than those of many: by that a draw in 100,000 was another."""
+def test_shares_of_a_mixture_may_be_any_numbers() -> None:
+    parts = [InstanceNegatives(NeighborTable.build(X, LABELS, k=30)), UniformNegatives(LABELS)]
+    plain = MixedNegatives([(0.25, parts[0]), (0.75, parts[1])])
+    odd = MixedNegatives([(torch.tensor(1), parts[0]), (np.float32(3), parts[1])])  # type: ignore[list-item]
+    assert torch.equal(plain.sample(EVERY, 5), odd.sample(EVERY, 5))
+
+
+@pytest.mark.parametrize(("classes", "dim", "clusters"), [(20, 128, None), (20, 128, 100), (10, 30, 10)])
+def test_soft_weights_are_the_same_to_the_last_bit_for_any_batch_size(
+    classes: int, dim: int, clusters: int | None
+) -> None:
+    """Products of, or with, a few rows are rounded in another way than those of many: now and then a draw differed."""
     generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, 20, (1000,), generator=generator)
-    sampler = SoftNegatives(torch.randn(1000, 128, generator=generator), labels, scale=10, clusters=clusters)
+    labels = torch.randint(0, classes, (1000,), generator=generator)
+    sampler = SoftNegatives(torch.randn(1000, dim, generator=generator), labels, scale=10, clusters=clusters)
     anchors = torch.arange(60)
     indices, log_weights = sampler.weights(anchors, 64, correct=True)
     for size in (1, 2, 3, 7, 17, 59):

@@ -18,6 +18,7 @@ Labels = Tensor | np.ndarray | Sequence[int]
 
 _LARGEST = (1 << 31) - 1  # of int32
 _BLOCK = 1 << 20  # floats read at a time: 4 MB
+_SHORTEST = 1e-12  # F.normalize makes no unit vector of what is shorter
 _FLOAT = ".float() of a tensor, .astype('float32') of an array"
 INTEGER = ".long() of a tensor, .astype('int64') of an array"
 _warned_float64 = False
@@ -136,6 +137,7 @@ def check_norms(norms: Tensor, zero_rows: bool) -> None:
     _name_rows(~norms.isfinite(), "NaN, infinite or too large")
     if not zero_rows:
         _name_rows(norms == 0, "all zero")
+    _name_rows((norms > 0) & (norms < _SHORTEST), f"shorter than {_SHORTEST:g}")
 
 
 def _name_rows(bad: Tensor, what: str) -> None:

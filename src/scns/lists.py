@@ -28,7 +28,8 @@ def approximate(
     """(what was found for the caller's `rows`, its recall against the exact search on a sample of them)."""
     places, back = search.places(data, rows)
     look = by_classes if backend == "classes" else with_faiss
-    found = search.in_order(look(data, places, k, probe=probe, progress=progress), back)
+    with torch.autocast(data.unit.device.type, enabled=False):  # which would round scores
+        found = search.in_order(look(data, places, k, probe=probe, progress=progress), back)
     sample = draws.permutation(len(rows), 0, draws.SPLIT)[:_CHECKED].to(rows.device)
     truth = search.exact(data, rows[sample], k, positive=positive)
     quality = recall(found.indices[sample.to(found.indices.device)].cpu(), truth.indices.cpu())
@@ -105,7 +106,8 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
         banned = (columns < 0) | ((columns >= start) & (columns < stop))
         if data.groups is not None:
             groups = data.groups.cpu()
-            banned |= groups[columns.clamp(min=0)] == groups[places[some], None]
+            own_group = groups[places[some], None]
+            banned |= (groups[columns.clamp(min=0)] == own_group) & (own_group >= 0)
         values = values.masked_fill(banned, -torch.inf)
         values, by_score = values.sort(dim=1, descending=True, stable=True)
         chosen = columns.clamp(min=0).gather(1, by_score)

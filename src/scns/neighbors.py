@@ -490,6 +490,8 @@ def _check_choices(
         raise unknown("on_zero", str(on_zero), ["error", "uniform"])
     if backend not in BACKENDS:
         raise unknown("backend", str(backend), BACKENDS)
+    if backend == "classes" and exclude != "label":
+        raise InputError(f"The backend 'classes' skips the own class, so exclude={exclude!r} needs backend='exact'.")
     if isinstance(positive, str) and positive not in ("max", "mean"):
         raise unknown("positive", positive, ["max", "mean"])
     if isinstance(positive, float | int) and not 0 <= positive <= 1:

@@ -447,8 +447,8 @@ class MixedNegatives(Negatives):
         parts = list(parts)
         if any(not _is_part(part) for part in parts):
             raise InputError("A mixture is made of pairs (share, sampler), as in MixedNegatives([(0.5, a), (0.5, b)]).")
-        if not parts or any(not 0 < share < math.inf for share, _ in parts):
-            shares = [share for share, _ in parts]
+        shares = [float(share) for share, _ in parts]
+        if not parts or any(not 0 < share < math.inf for share in shares):
             raise InputError(f"The shares of a mixture must be above 0 and finite, but they are {shares}.")
         if any(part.everything for _, part in parts):
             raise InputError("A mixture is made of samplers that draw; AllNegatives does not.")
@@ -458,8 +458,7 @@ class MixedNegatives(Negatives):
         self.seed, self.samples = seed, counts[0]
         self.parts = nn.ModuleList([part for _, part in parts])
         self.candidates = max(part.candidates for _, part in parts)
-        total = sum(share for share, _ in parts)
-        integers = torch.tensor([round(share / total * chances.UNIT) for share, _ in parts])
+        integers = torch.tensor([round(share / sum(shares) * chances.UNIT) for share in shares])
         self.depth = 1 + max((part.depth for _, part in parts if isinstance(part, MixedNegatives)), default=0)
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
 

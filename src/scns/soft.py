@@ -15,7 +15,7 @@ from scns.errors import InputError
 from scns.sampling import Negatives, Pool, constants
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
-_ROWS = 16  # anchors that a CPU multiplies at least: it rounds products of fewer in another way
+_ROWS = 16  # anchors, and candidates, that a CPU multiplies at least: it rounds products of fewer in another way
 _CACHED = 1 << 19  # numbers that a core weighs at a time: 4 MB, which a dozen passes need not fetch from memory again
 _AT_ONCE = 1 << 24  # numbers of a tensor in k-means, of embeddings or similarities: 64 MB, or 128 of integers
 
@@ -145,10 +145,11 @@ class SoftNegatives(Negatives):
         """
         self.check(anchors)
         anchor, others = self.unit[self.pool.rank[anchors]], self.unit if self.clusters is None else self.centroids
-        if len(anchors) < _ROWS and anchor.device.type == "cpu":
-            anchor = F.pad(anchor, (0, 0, 0, _ROWS - len(anchors)))
+        count = len(others)
+        if anchor.device.type == "cpu":
+            anchor, others = _enough_rows(anchor), _enough_rows(others)
         with torch.autocast(anchor.device.type, enabled=False):  # else draws would depend on it
-            scores = (anchor @ others.T)[: len(anchors)]
+            scores = (anchor @ others.T)[: len(anchors), :count]
         if self.clusters is None and has.TRITON and scores.is_cuda:
             ends = self._added_up(scores, self.pool.start[anchors], self.pool.stop[anchors], anchors)
             return answer(ends, slice(None))
@@ -232,6 +233,10 @@ class SoftNegatives(Negatives):
         self.members.copy_(torch.argsort(self.cluster_of, stable=True))
         self.sizes.copy_(torch.bincount(self.cluster_of, minlength=len(self.sizes)))
         self.first.copy_(self.sizes.cumsum(0) - self.sizes)
+
+
+def _enough_rows(rows: Tensor) -> Tensor:
+    return rows if len(rows) >= _ROWS else F.pad(rows, (0, 0, 0, _ROWS - len(rows)))
 
 
 def _kmeans(unit: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:

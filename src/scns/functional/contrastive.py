@@ -71,13 +71,14 @@ def info_nce_of(
 ) -> Tensor:
     """The same of similarities alone: those to the positive [batch], or to several [batch, p], and `logits`."""
     several = positive.ndim == 2
-    gap = _over(logits if several else logits - positive[:, None], temperature)
+    least = positive.detach().amin(1, keepdim=True) if several else positive[:, None]
+    gap = _over(logits - least, temperature)
     if log_weights is not None:
         check_shapes(logits, log_weights, "logits of the negatives and log_weights")
         gap = gap + log_weights
     worst = torch.logsumexp(gap.clamp_min(_ABSENT), dim=1)
     if several:
-        worst = worst[:, None] - positive / temperature
+        worst = worst[:, None] - (positive - least) / temperature
     return F.softplus(worst, threshold=_SOFTPLUS_LINEAR).mean()
 
 

@@ -119,6 +119,7 @@ def _plain(network: nn.Module) -> list[tuple[str, nn.Module]]:
         (name, module)
         for name, module in network.named_modules()
         if type(module) in (nn.Conv2d, nn.BatchNorm2d)  # a subclass may compute anything
+        and getattr(module, "track_running_stats", True)  # else a norm goes by the batch at hand
         and places[id(module)] == 1
         and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
     ]
