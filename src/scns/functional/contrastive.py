@@ -15,8 +15,8 @@ from scns.functional.inputs import (
     full_precision,
 )
 
-# exp(-1e4) is 0 in float64 too, so this changes no sum; it keeps an absent negative (-inf) out of inf - inf.
-_ABSENT = -1e4
+# Below every logit, also of long vectors at a low temperature: it keeps an absent negative (-inf) out of inf - inf.
+_ABSENT = -1e30
 # From here on log(1 + exp(x)) is x to the last bit of float64.
 _SOFTPLUS_LINEAR = 40.0
 
