@@ -339,7 +339,9 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
     """The images a recipe trains and is judged on."""
     options = {"size": recipe.size} if recipe.size else {}
     train = datasets.load(recipe.data, recipe.root, "train", **options)
-    test = datasets.load(recipe.data, recipe.root, "test", **options)
+    test = datasets.load(recipe.data, recipe.root, "test", **options).known()
+    if not len(test):
+        raise InputError(f"None of the test images of {recipe.data} has a label, so no accuracy can be told; add some.")
     seed = recipe.order_seed
     host, note = _on_host(recipe, train, test, device)
     if host:
@@ -365,6 +367,7 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
 def _held_out(train: Images, share: float, seed: int) -> tuple[Images, Images]:
     """(what is trained on, what is held out): some images each."""
     kept, held = train.split(share, seed)
+    held = held.known()
     if not len(held):
         raise InputError(
             f"validation={share:g} of {len(train):,} training images is {share * len(train):.2g} images, so none; give "

@@ -174,7 +174,7 @@ def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None
     images = runs.load_images(recipe, None, root, "test").on_host().to(where)
     with backends([recipe]), screen.progress("Evaluating", "images") as advance:
         accuracy = runs.evaluate(student, images, bf16=recipe.precision == "bf16", progress=advance)
-    screen.out.print(f"{accuracy:.2f} % of {len(images):,} test images of {recipe.data}")
+    screen.out.print(f"{accuracy:.2f} % of {len(images.known()):,} test images of {recipe.data}")
 
 
 def embed(
