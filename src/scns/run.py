@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scns import datasets, memory, methods, models, room, words
+from scns import checks, datasets, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, of_each
@@ -212,7 +212,8 @@ class Run:
                 epoch = max(1, self.epoch + (self.place > 0))
                 raise self._diverged(f"The weights '{name}' became infinite or NaN in epoch {epoch}; lower lr")
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
-        known = {**progress, "images": len(self.data.train), "names": self.member.names, "history": self.history}
+        data = {"images": len(self.data.train), "labels": checks.fingerprint(self.data.train.labels)}
+        known = {**progress, **data, "names": self.member.names, "history": self.history}
         self.world.together(partial(self.folder.save, self.tensors(), known))
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
 
@@ -232,6 +233,12 @@ class Run:
         if then != now and not self.result:
             raise InputError(
                 f"The checkpoint in '{self.folder.path}' is of {then:,} training images, but now there are {now:,}; "
+                "put the data back as they were, or choose another --out."
+            )
+        own = checks.fingerprint(self.data.train.labels)
+        if progress.get("labels", own) != own and not self.result:
+            raise InputError(
+                f"The checkpoint in '{self.folder.path}' is of training images with other labels, or in another order; "
                 "put the data back as they were, or choose another --out."
             )
         self.stage = int(progress["stage"])
