@@ -183,3 +183,12 @@ def test_images_without_a_label_are_not_judged(scns: Run, tmp_path: Path) -> Non
     write(tmp_path / "test" / "0.tar", **{key: b"-1" if key.endswith("cls") else png() for key in some})
     code, _, err = scns("eval", tmp_path / "run")
     assert code == 2 and "None of the images has a label" in err
+
+
+def test_class_names_of_any_editor(root: Path, images: Images) -> None:
+    path = root / "classes.txt"
+    path.write_bytes("\r\n".join(images.names).encode("utf-8-sig"))
+    assert datasets.load("shards", root).names == images.names
+    path.write_bytes("\n".join(images.names).encode("latin-1"))
+    with pytest.raises(InputError, match=r"classes\.txt' is not a text file in UTF-8; save it as one"):
+        datasets.load("shards", root)
