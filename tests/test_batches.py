@@ -73,6 +73,8 @@ def test_works_in_a_data_loader() -> None:
         ({"batch_size": "16"}, "batch_size='16'"),
         ({"num_replicas": 0}, "num_replicas=0"),
         ({"rank": 2, "num_replicas": 2}, "rank=2"),
+        ({"rank": "0"}, "rank='0' must be a whole number"),
+        ({"rank": 0.5, "num_replicas": 2}, "rank=0.5 must be a whole number"),
         ({"batch_size": 4000}, "do not fill one batch"),
     ],
 )
@@ -94,6 +96,6 @@ def test_a_sampler_of_the_same_samples_is_asked_for() -> None:
 
 
 def test_numbers_of_any_type_and_labels_of_none() -> None:
-    assert list(make(batch_size=16.0)) == list(make())
+    assert list(make(batch_size=16.0, num_replicas=1.0, rank=0.0)) == list(make())
     with pytest.raises(InputError, match="Labels must be numbers"):
         NeighborBatchSampler(SAMPLER, None, batch_size=16)  # type: ignore[arg-type]

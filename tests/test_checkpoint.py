@@ -478,10 +478,15 @@ def test_other_data_than_the_checkpoint_s_are_told(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         single(recipe(root=str(data)), out, watch=Late())
     first = sorted((data / "train").rglob("*.png"))[0]
-    shutil.copy(first, first.with_name("more.png"))
+    more = Path(shutil.copy(first, first.with_name("more.png")))
     with pytest.raises(InputError, match=r"run' is of 120 training images, but now there are 121; put the data back"):
         single(recipe(root=str(data)), out)
+    other = next(path for path in sorted((data / "train").iterdir()) if path != first.parent)
     first.unlink()
+    moved = more.rename(other / "moved.png")  # as many images, but another class
+    with pytest.raises(InputError, match="with other labels, or in another order; put the data back"):
+        single(recipe(root=str(data)), out)
+    moved.rename(first)
     assert single(recipe(root=str(data)), out).result["epochs"] == 3
 
 

@@ -86,6 +86,9 @@ def test_shards_are_skipped_when_finished_and_merge(scns: Run, folder: Path) -> 
     scns(*BUILD, "--out", "whole.safetensors")
     whole, merged = NeighborTable.load("whole.safetensors"), NeighborTable.load("t.index.json")
     assert torch.equal(whole.indices, merged.indices)
+    np.save("g.npy", np.arange(len(np.load("y.npy"))) // 2)
+    code, _, err = scns(*BUILD, "--groups", "g.npy", "--out", "t.safetensors", "--shard", "1/2")
+    assert code == 2 and "shard of another table: it has groups_sha256 = none, not" in err
     np.save("x.npy", np.load("x.npy") + 1)
     code, _, err = scns(*BUILD, "--out", "t.safetensors", "--shard", "1/2")
     assert code == 2 and "shard of another table: it has embeddings_sha256" in err

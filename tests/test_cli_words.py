@@ -74,6 +74,13 @@ def test_own_vectors_and_missing_words(scns, tmp_path: Path) -> None:
     assert "left out: hot dog (hot), zebra (zebra)" in ran.err
 
 
+def test_a_list_of_names_of_any_editor(scns, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_bytes("cat\r\ndog\r\nship\r\n".encode("utf-8-sig"))
+    ran = scns("words", "nearest", labels)
+    assert ran.code == 0 and ran.out.split()[6:9] == ["dog", "0.88", "ship"], ran
+
+
 def test_few_classes_of_ones_own_have_few_neighbours(scns, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("cat\ndog\nship\n")
     ran = scns("words", "nearest", tmp_path / "labels.txt")

@@ -228,3 +228,12 @@ def test_wrong_batches_get_a_sentence(z: Tensor, rows: Tensor, sentence: str) ->
     inputs, labels = data()
     with pytest.raises(scns.InputError, match=sentence):
         scns.InfoNCE(labels, inputs)(z, rows)
+
+
+def test_the_temperature_may_be_learnt() -> None:
+    inputs, labels = data()
+    temperature = nn.Parameter(torch.tensor(0.1))
+    contrast = scns.InfoNCE(labels, inputs, temperature=temperature)  # type: ignore[arg-type]
+    contrast(inputs[:9].clone().requires_grad_(), torch.arange(9)).backward()
+    assert temperature.grad is not None and float(temperature.grad) != 0
+    assert "temperature=0.1" in repr(contrast)

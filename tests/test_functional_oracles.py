@@ -379,6 +379,16 @@ def test_info_nce_of_several_positives_needs_no_unit_vectors() -> None:
     assert losses.info_nce(anchor, positives, logits=absent).item() == 0
 
 
+def test_info_nce_of_several_positives_far_below_zero() -> None:
+    """Long vectors that all point away: the sum is what it is, and absent negatives stay absent."""
+    anchor = torch.full((2, 1), 1000.0)
+    positives, logits = torch.full((2, 2, 1), -3.0), torch.tensor([[-2900.0, -2950.0], [-torch.inf, -torch.inf]])
+    several = losses.info_nce(anchor, positives, logits=logits, temperature=0.1)
+    assert several.item() == pytest.approx((-2900 + 3000) / 0.1 / 2)
+    plain = losses.info_nce(anchor, positives[:, 0], logits=logits, temperature=0.1)
+    assert several.item() == pytest.approx(plain.item())
+
+
 @pytest.mark.parametrize("given", ["log_weights", "logits"])
 def test_info_nce_without_any_negative_is_zero(given: str) -> None:
     anchor, positive = units(2, 3).requires_grad_(), units(2, 3, seed=1)

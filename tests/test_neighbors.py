@@ -372,6 +372,13 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
     NeighborTable.build(x + 1, labels, k=10, rows=shard_rows(400, 2, 3)).save(tmp_path / "other.safetensors")
     with pytest.raises(InputError, match="embeddings_sha256"):
         merge([paths[0], tmp_path / "other.safetensors", paths[2]], tmp_path / "u.index.json")
+    middle = {"k": 10, "rows": shard_rows(400, 2, 3)}
+    NeighborTable.build(x, labels, groups=torch.arange(400) // 2, **middle).save(tmp_path / "grouped.safetensors")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"groups_sha256 = \w+, but .*t-1\.safetensors' has none"):
+        merge([paths[0], tmp_path / "grouped.safetensors", paths[2]], tmp_path / "u.index.json")
+    NeighborTable.load(paths[1]).filtered(skip=1).save(tmp_path / "filtered.safetensors")
+    with pytest.raises(InputError, match=r"filters = skip=1, but .* has none"):
+        merge([paths[0], tmp_path / "filtered.safetensors", paths[2]], tmp_path / "u.index.json")
     paths[1].unlink()
     with pytest.raises(InputError, match=r"t-2\.safetensors.*missing"):
         NeighborTable.load(tmp_path / "t.index.json")

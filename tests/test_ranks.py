@@ -1,6 +1,7 @@
 """Work divided among ranks that meet in files: `torchrun -m scns embed` and `torchrun -m scns neighbors build`."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from conftest import ALONE
-from engine_runs import teacher
+from engine_runs import root, teacher
 from scns import ranks, runs
 from scns.arrays import load_array, load_pieces
 from scns.errors import InputError
@@ -155,6 +156,9 @@ def test_bad_embedding_shards(scns: Run, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(runs, "chunk_of", lambda *given: 50)
     run = ("embed", teacher(), "--device", "cpu")
     assert scns(*run, "--out", "x.safetensors", "--shards", 2)[0] == 0
+    other = shutil.copytree(root(), tmp_path / "other")  # as many images of the same names
+    first, *_, last = sorted((other / "train").rglob("*.png"))
+    shutil.copy(last, first)
     for words, message in [
         (("--out", "x.npy", "--shards", 2), "'x.npy' must end in .safetensors for shards"),
         (("--out", "x.safetensors"), "'x.safetensors' must end in .npy; --shards N writes .safetensors"),
@@ -163,9 +167,11 @@ def test_bad_embedding_shards(scns: Run, tmp_path: Path, monkeypatch: pytest.Mon
             ("--out", "x.safetensors", "--shards", 2, "--split", "test"),
             "exists with split = train, but it is to be test",
         ),
+        (("--out", "x.safetensors", "--shards", 2, "--labels", "y.npy", "--root", other), "exists with pixels ="),
     ]:
         code, out, err = scns(*run, *words)
         assert code == 2 and message in err and out == "", err
+    assert not (tmp_path / "y.npy").exists()
     build = ("neighbors", "build", "--embeddings", "x.index.json", "-k", 3, "--out", "t.safetensors")
     second = tmp_path / "x-00002-of-00002.safetensors"
     content = second.read_bytes()

@@ -157,8 +157,9 @@ def test_a_named_recipe_survives_toml_and_json(name: str, tmp_path: Path) -> Non
 def test_awkward_values_survive_toml(tmp_path: Path) -> None:
     arguments = {"k": None, "beta": 1e-05, "list": [1, 2.5], "text": 'a "quoted"\\ é\n', "flag": False, "odd key": 1}
     recipe = Recipe(root="C:\\data", milestones=(1, 2), weight_decay=1e-12, arguments=arguments)
-    (tmp_path / "r.toml").write_text(recipe.as_toml())
-    assert load_recipe(str(tmp_path / "r.toml")) == recipe
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "r.toml").write_text(recipe.as_toml(), encoding=encoding)
+        assert load_recipe(str(tmp_path / "r.toml")) == recipe
 
 
 def test_a_file_may_start_from_a_named_recipe(tmp_path: Path) -> None:

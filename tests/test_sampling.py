@@ -587,6 +587,11 @@ def test_positives_need_no_negatives() -> None:
         (lambda: SAMPLERS["uniform"].sample(EVERY, 3, epoch=None), "whole numbers, but this is None"),  # type: ignore[arg-type]
         (lambda: SAMPLERS["soft"].weights(EVERY, 2.5), "2.5 draws"),  # type: ignore[arg-type]
         (lambda: SAMPLERS["instance"].weights(EVERY, "9"), "'9' draws"),  # type: ignore[arg-type]
+        (lambda: SAMPLERS["uniform"].sample(EVERY, 2.5, distinct=True), "2.5 draws"),  # type: ignore[arg-type]
+        (lambda: SAMPLERS["class"].sample(EVERY, None, distinct=True), "None draws"),  # type: ignore[arg-type]
+        (lambda: SAMPLERS["instance"].sample(EVERY, 0, distinct=True), "0 draws"),
+        (lambda: SoftNegatives(X, 240, scale=5), r"a number a sample, but their shape is \(\)"),  # type: ignore[arg-type]
+        (lambda: SoftNegatives(X, None, scale=5), "Labels must be numbers.*NoneType"),  # type: ignore[arg-type]
         (lambda: SoftNegatives(X, LABELS, scale="5"), "scale='5'"),  # type: ignore[arg-type]
         (lambda: SoftNegatives(X, LABELS, scale=5, uniform=None), "uniform=None"),  # type: ignore[arg-type]
         (lambda: SoftNegatives(X, LABELS, scale=5, clusters=7.5), "clusters=7.5 must be a whole"),  # type: ignore[arg-type]
@@ -703,3 +708,11 @@ def test_labels_that_change_later_do_not_matter() -> None:
     drawn = sampler.sample(EVERY, 5)
     labels.zero_()
     assert torch.equal(sampler.sample(EVERY, 5), drawn)
+
+
+def test_a_number_of_draws_is_the_same_whatever_its_type() -> None:
+    """Products of a float with integer weights are rounded, which would be other draws."""
+    sampler = InstanceNegatives(NeighborTable.build(X, LABELS, k=150))
+    counts = sampler.weights(EVERY, 100_000)[1]
+    for number in (100_000.0, np.float64(100_000), torch.tensor(100_000)):
+        assert torch.equal(sampler.weights(EVERY, number)[1], counts)  # type: ignore[arg-type]

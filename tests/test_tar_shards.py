@@ -1,6 +1,7 @@
 """Tar shards: the images they were packed from, indexed once, and a sentence for everything that can be wrong."""
 
 import io
+import json
 import os
 import re
 import tarfile
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from conftest import Ran
 from engine_runs import root as folder
 from scns import datasets
 from scns.data import Images
@@ -18,7 +20,7 @@ from scns.datasets import _tar
 from scns.datasets._pack import pack
 from scns.errors import InputError
 
-Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., Ran]
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +158,37 @@ def test_pack_and_train_as_a_person_does(scns: Run, tmp_path: Path, monkeypatch:
     assert code == 0 and "on shards with ce" in out
     code, _, err = scns("data", "pack", "folder", "--root", folder(), "--out", "t", "--each", 0)
     assert code == 2 and "A shard needs at least 1 image, not 0" in err
+
+
+def test_shards_of_another_packing_are_not_mixed_in(root: Path, images: Images) -> None:
+    with pytest.raises(InputError, match=r"train/000002\.tar' is a shard of something else"):
+        pack(images, root, "train", each=20)
+    assert len(datasets.load("shards", root)) == 23
+    assert len(pack(images, root, "train", each=8)) == 3  # the same names
+
+
+def test_images_without_a_label_are_not_judged(scns: Run, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        some = {
+            f"{n}_{kind}": (png(), b"%d" % (n % 3 - 1))[kind == "cls"] for n in range(30) for kind in ("png", "cls")
+        }
+        write(tmp_path / split / "0.tar", **some)  # labels -1, 0 and 1 of images that are all alike
+    code, out, _ = scns("data", "info", "shards", "--root", tmp_path)
+    assert code == 0 and "10 of the test images are unlabelled (-1)" in out
+    words = ["--set", "data=shards", "--set", f"root={tmp_path}", "--epochs", 1, "--out", tmp_path / "run"]
+    assert scns("train", "mini-ce", "--set", "validation=0.3", "--set", "batch=16", *words).code == 0
+    line = json.loads((tmp_path / "run" / "log.jsonl").read_text())
+    assert line["test"] == line["validation"] == 50
+    assert "50.00 % of 20 test images" in scns("eval", tmp_path / "run").out
+    write(tmp_path / "test" / "0.tar", **{key: b"-1" if key.endswith("cls") else png() for key in some})
+    code, _, err = scns("eval", tmp_path / "run")
+    assert code == 2 and "None of the images has a label" in err
+
+
+def test_class_names_of_any_editor(root: Path, images: Images) -> None:
+    path = root / "classes.txt"
+    path.write_bytes("\r\n".join(images.names).encode("utf-8-sig"))
+    assert datasets.load("shards", root).names == images.names
+    path.write_bytes("\n".join(images.names).encode("latin-1"))
+    with pytest.raises(InputError, match=r"classes\.txt' is not a text file in UTF-8; save it as one"):
+        datasets.load("shards", root)

@@ -55,7 +55,7 @@ class NeighborBatchSampler(Sampler[list[int]]):
             least = 0 if name == "positives" else 1
             if not checks.is_whole(value) or value < least:
                 raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
-        batch_size, negatives, positives = int(batch_size), int(negatives), int(positives)
+        batch_size, negatives, positives, num_replicas = (int(value) for value in counts.values())
         self.sampler, self.others = sampler, Positives(labels, seed=seed)
         if len(self.others.pool) != sampler.samples:
             raise InputError(
@@ -64,15 +64,15 @@ class NeighborBatchSampler(Sampler[list[int]]):
             )
         self.count = sampler.rows
         self.negatives, self.positives, self.seed = negatives, positives, seed
-        self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, rank, drop_last, 0
+        self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, int(rank), drop_last, 0
         self.anchors = batch_size // (1 + positives + negatives)
         if self.anchors < 1:
             raise InputError(
                 f"{batch_size} rows cannot hold an anchor, its {positives} positives and {negatives} negatives; "
                 f"make batch_size at least {1 + positives + negatives}."
             )
-        if not 0 <= rank < num_replicas:
-            raise InputError(f"rank={rank} must be from 0 to num_replicas - 1 = {num_replicas - 1}.")
+        if not checks.is_whole(rank) or not 0 <= rank < num_replicas:
+            raise InputError(f"rank={rank!r} must be a whole number from 0 to num_replicas - 1 = {num_replicas - 1}.")
         if len(self) == 0:
             raise InputError(f"{self.count} samples do not fill one batch of {self.anchors} anchors on each rank.")
 

@@ -3,6 +3,8 @@
 Probabilities become integers first: sums of integers do not depend on the order of additions, so neither do the draws.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -85,7 +87,7 @@ def pick_distinct(log_p: Tensor, seed: int, anchors: Tensor, num: int, epoch: Ep
     """Draws without repetition, in order of drawing: int64 [batch, num] columns of `log_p` (Gumbel top-k)."""
     u = positions(seed, anchors, log_p.shape[1], epoch)
     gumbel = -torch.log(-torch.log(u.clamp(min=2.0**-54)))
-    return (log_p.double() + gumbel).topk(int(num), dim=1).indices
+    return (log_p.double() + gumbel).topk(num, dim=1).indices
 
 
 def look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
@@ -97,15 +99,15 @@ def look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
 
 def columns(count: int, anchors: Tensor) -> Tensor:
     """0 .. count - 1 on the device of the anchors."""
-    check_count(count)
     check_anchors(anchors)
-    return torch.arange(int(count), device=anchors.device)  # 16.0 is a whole number too
+    return torch.arange(whole(count), device=anchors.device)
 
 
-def check_count(count: int) -> None:
-    """Raise where no whole number of draws is asked for."""
+def whole(count: Any) -> int:
+    """A number of draws as Python's own: 16.0 is one too, but products with it would be rounded."""
     if not checks.is_whole(count) or count < 1:
         raise InputError(f"{count!r} draws were asked for, but a whole number of at least 1 is needed.")
+    return int(count)
 
 
 def check_anchors(anchors: Tensor, samples: int | None = None, of: Tensor | None = None) -> None:

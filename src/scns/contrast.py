@@ -61,7 +61,7 @@ class InfoNCE(nn.Module):
         self.memory.update(torch.arange(len(features), device=features.device), features, distinct=True)
         self.positives = Positives(labels, seed=seed)
         self.count = max(1, min(int(positives), int(self.positives.pool.size.max()) - 1))  # of whom there are others
-        scale = 1 / temperature  # in proportion to the loss's own terms
+        scale = 1 / _number(temperature)  # in proportion to the loss's own terms
         self.sampler = SoftNegatives(self.memory.features, labels, scale=scale, clusters=clusters, seed=seed)
         self.to(features.device)  # the labels' part
         self.register_buffer("proposal", self.memory.features.clone())  # what the sampler goes by
@@ -70,7 +70,7 @@ class InfoNCE(nn.Module):
         self.register_load_state_dict_post_hook(_follow)
 
     def extra_repr(self) -> str:
-        return f"positives={self.count}, negatives={self.negatives}, temperature={self.temperature:g}"
+        return f"positives={self.count}, negatives={self.negatives}, temperature={_number(self.temperature):g}"
 
     def forward(self, z: Tensor, rows: Tensor) -> Tensor:
         """The mean loss of features `z` [batch, dim] of the samples `rows`, int64 [batch]."""
@@ -109,6 +109,11 @@ class InfoNCE(nn.Module):
     def state_dict(self, *words: Any, **options: Any) -> Any:
         self._remember()
         return super().state_dict(*words, **options)
+
+
+def _number(temperature: float | Tensor) -> float:
+    """A learnt one as it is now."""
+    return temperature.item() if isinstance(temperature, Tensor) else temperature
 
 
 class _Seen:

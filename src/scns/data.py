@@ -107,6 +107,11 @@ class Images:
         pixels = Mapped(found.whole, found.rows[index.cpu()]) if isinstance(found, Mapped) else found[index]
         return replace(self, pixels=pixels, labels=self.labels[index], coarse=coarse)
 
+    def known(self) -> "Images":
+        """Those that have a label."""
+        labelled = self.labels >= 0
+        return self if bool(labelled.all()) else self.subset(labelled.nonzero()[:, 0])
+
     def split(self, fraction: float = 0.05, seed: int = 0) -> tuple["Images", "Images"]:
         """(the rest, a stratified `fraction`): the same for the same seed on every machine."""
         rest, held = split(self.labels, fraction, seed)

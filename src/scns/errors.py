@@ -28,5 +28,5 @@ def unknown(kind: str, name: str, known: Iterable[str], meant: Mapping[str, str]
     spelt = {choice: choice for choice in choices} | dict(meant or {})
     near = get_close_matches(name, spelt, n=3, cutoff=0.5) or get_close_matches(name.lower(), spelt, n=3, cutoff=0.4)
     names = dict.fromkeys(spelt[each] for each in near)
-    hint = f"did you mean {' or '.join(names)}?" if names else f"known: {', '.join(choices)}."
+    hint = f"did you mean {' or '.join(names)}?" if names else f"known: {', '.join(choices) or 'none'}."
     return InputError(f"Unknown {kind} '{name}'; {hint}")

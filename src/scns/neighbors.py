@@ -124,7 +124,7 @@ class NeighborTable:
                 found, quality = lists.approximate(
                     data, asked, k, backend, probe=probe, positive=kept, progress=progress
                 )
-        info = _info(found, wanted, count, vectors.shape[1], exclude, marks, kept, hashed.result())
+        info = _info(found, wanted, count, vectors.shape[1], exclude, marks, kinds, kept, hashed.result())
         info = replace(info, backend=backend, recall=quality, source=source)
         small = [None if x is None else x.int().cpu() for x in (marks, kinds)]
         return cls(found.indices, found.scores, info, found.positive, *small)
@@ -375,13 +375,18 @@ class NeighborTable:
         return cls(tensors["indices"], tensors["scores"], read_info(told), **optional)
 
 
-def fingerprints(embeddings: Embeddings | Sequence[Embeddings] | None, labels: Labels | None) -> dict[str, str]:
-    """The fingerprints that the `info` of a table of these embeddings and labels has; "" for what is not given."""
-    marks = None if labels is None else checks.marks(labels, len(labels), "labels", torch.device("cpu"))
+def fingerprints(
+    embeddings: Embeddings | Sequence[Embeddings] | None, labels: Labels | None, groups: Labels | None = None
+) -> dict[str, str]:
+    """The fingerprints that the `info` of a table of this data has; "" for what is not given."""
+    host = torch.device("cpu")
+    marks = None if labels is None else checks.marks(labels, len(labels), "labels", host)
+    kinds = None if groups is None else checks.marks(groups, len(groups), "groups", host)
     pieces = None if embeddings is None else checks.pieces(embeddings, zero_rows=True)
     return {
         "embeddings_sha256": "" if pieces is None else checks.fingerprint_of_pieces(pieces),
-        "labels_sha256": "" if marks is None else checks.fingerprint(marks.int()),
+        "labels_sha256": _marks_of(marks),
+        "groups_sha256": _marks_of(kinds),
     }
 
 
@@ -452,7 +457,7 @@ def _build_streamed(
         hashed = pool.submit(checks.fingerprint_of_pieces, pieces)
         source = Source(pieces, data.order, where)
         found = stream.streamed(data, source, asked, k, cut, positive=kept, progress=progress)
-    info = _info(found, wanted, count, dim, exclude, marks, kept, hashed.result())
+    info = _info(found, wanted, count, dim, exclude, marks, kinds, kept, hashed.result())
     small = [None if x is None else x.int() for x in (marks, kinds)]
     return NeighborTable(found.indices, found.scores, info, found.positive, *small)
 
@@ -464,6 +469,7 @@ def _info(
     dim: int,
     exclude: str | None,
     marks: Tensor | None,
+    kinds: Tensor | None,
     kept: str | float | None,
     fingerprint: str,
 ) -> TableInfo:
@@ -477,8 +483,13 @@ def _info(
         short_rows=int((found.indices[:, -1] < 0).sum()),
         positive="" if kept is None else str(kept),
         embeddings_sha256=fingerprint,
-        labels_sha256="" if marks is None else checks.fingerprint(marks.int()),
+        labels_sha256=_marks_of(marks),
+        groups_sha256=_marks_of(kinds),
     )
+
+
+def _marks_of(given: Tensor | None) -> str:
+    return "" if given is None else checks.fingerprint(given.int())
 
 
 def _check_choices(

@@ -310,7 +310,8 @@ def _read(path: Path) -> tuple[Recipe, dict[str, Any]]:
     if not path.is_file():
         raise InputError(f"The recipe '{path}' does not exist; give a .toml or .json file, or a name of: scns recipes.")
     try:
-        values = json.loads(path.read_text()) if path.suffix == ".json" else tomllib.loads(path.read_text())
+        text = path.read_text(encoding="utf-8-sig")  # whatever the locale; editors of Windows begin with a mark
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:
         raise InputError(f"'{path}' cannot be read: {error}.") from None
     if not isinstance(values, dict):

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scns import datasets, memory, methods, models, room, words
+from scns import checks, datasets, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, of_each
@@ -212,7 +212,8 @@ class Run:
                 epoch = max(1, self.epoch + (self.place > 0))
                 raise self._diverged(f"The weights '{name}' became infinite or NaN in epoch {epoch}; lower lr")
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
-        known = {**progress, "images": len(self.data.train), "names": self.member.names, "history": self.history}
+        data = {"images": len(self.data.train), "labels": checks.fingerprint(self.data.train.labels)}
+        known = {**progress, **data, "names": self.member.names, "history": self.history}
         self.world.together(partial(self.folder.save, self.tensors(), known))
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
 
@@ -232,6 +233,12 @@ class Run:
         if then != now and not self.result:
             raise InputError(
                 f"The checkpoint in '{self.folder.path}' is of {then:,} training images, but now there are {now:,}; "
+                "put the data back as they were, or choose another --out."
+            )
+        own = checks.fingerprint(self.data.train.labels)
+        if progress.get("labels", own) != own and not self.result:
+            raise InputError(
+                f"The checkpoint in '{self.folder.path}' is of training images with other labels, or in another order; "
                 "put the data back as they were, or choose another --out."
             )
         self.stage = int(progress["stage"])
@@ -339,7 +346,9 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
     """The images a recipe trains and is judged on."""
     options = {"size": recipe.size} if recipe.size else {}
     train = datasets.load(recipe.data, recipe.root, "train", **options)
-    test = datasets.load(recipe.data, recipe.root, "test", **options)
+    test = datasets.load(recipe.data, recipe.root, "test", **options).known()
+    if not len(test):
+        raise InputError(f"None of the test images of {recipe.data} has a label, so no accuracy can be told; add some.")
     seed = recipe.order_seed
     host, note = _on_host(recipe, train, test, device)
     if host:
@@ -365,6 +374,7 @@ def load_data(recipe: Recipe, device: torch.device) -> Data:
 def _held_out(train: Images, share: float, seed: int) -> tuple[Images, Images]:
     """(what is trained on, what is held out): some images each."""
     kept, held = train.split(share, seed)
+    held = held.known()
     if not len(held):
         raise InputError(
             f"validation={share:g} of {len(train):,} training images is {share * len(train):.2g} images, so none; give "

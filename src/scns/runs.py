@@ -135,6 +135,9 @@ def evaluate(
     Images are normalised as those that the student was trained on, whatever their own mean is.
     """
     _check_classes(student, images)
+    images = images.known()
+    if not len(images):
+        raise InputError("None of the images has a label, so no accuracy can be told; add some.")
     images = replace(images, mean=student.mean, std=student.std)
     evaluation = Evaluation(student.network, images, chunk=chunk_of(student.network, images), bf16=bf16)
     done = 0

@@ -410,7 +410,7 @@ class InstanceNegatives(Negatives):
         """int64 [batch, num]; distinct draws need rows with at least `num` neighbours."""
         self.check(anchors)
         if distinct:
-            _enough(num, self.fewest)
+            num = _enough(num, self.fewest)
             chosen = chances.pick_distinct(self.probabilities(anchors).log(), self.seed, anchors, num, epoch)
         else:
             chosen = chances.pick(self._integers(anchors), chances.positions(self.seed, anchors, num, epoch))
@@ -422,7 +422,7 @@ class InstanceNegatives(Negatives):
         The correction is for the sampler's own support, its k neighbours: it has nothing to say about the rest. All k
         are logits whatever `num` is: of fewer draws than that, `sample` makes a cheaper loss.
         """
-        chances.check_count(num)
+        num = chances.whole(num)
         self.check(anchors)
         integers = self._integers(anchors)
         counts = chances.systematic_counts(integers, chances.offset(self.seed, anchors, epoch), num)
@@ -533,7 +533,7 @@ def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, cor
 
 def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
     """Distinct draws over all `count` samples: O(batch * count); a CPU takes a few anchors at a time, in the cache."""
-    _enough(num, fewest)
+    num = _enough(num, fewest)
     sampler.check(anchors)
     found = []
     for some in anchors.split(max(1, _CACHED // count) if checks.readable(anchors) else max(1, len(anchors))):
@@ -570,11 +570,12 @@ def _is_part(part: object) -> bool:
     return checks.is_number(part[0]) and isinstance(part[1], Negatives)
 
 
-def _enough(num: int, available: int) -> None:
-    if num > available:
+def _enough(num: int, available: int) -> int:
+    if (num := chances.whole(num)) > available:
         raise InputError(
             f"{num} distinct draws need {num} candidates, but there are {available}; lower num or allow repeats."
         )
+    return num
 
 
 def constants(module: nn.Module, **tensors: Tensor) -> None:

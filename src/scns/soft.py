@@ -58,9 +58,10 @@ class SoftNegatives(Negatives):
         if not checks.is_number(uniform) or not 0 <= uniform < 1:
             raise InputError(f"uniform={uniform!r} is the share of uniform draws: at least 0 and below 1.")
         self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
-        self.samples, embeddings = len(labels), checks.tensor(embeddings, "Embeddings")
+        embeddings = checks.tensor(embeddings, "Embeddings")
         self.pool = Pool(labels).to(embeddings.device)
-        self.candidates = clusters or len(labels)
+        self.samples = len(self.pool)
+        self.candidates = clusters or self.samples
         if embeddings.dim() != 2 or not embeddings.shape[1]:
             raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
         if len(embeddings) != len(self.pool):

@@ -37,6 +37,7 @@ class TableInfo:
     generation: int = 0  # how often it was refreshed
     embeddings_sha256: str = ""
     labels_sha256: str = ""
+    groups_sha256: str = ""
     source: str = ""  # free text: which network, which layer
     library: str = f"scns {__version__}"
 

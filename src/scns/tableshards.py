@@ -7,6 +7,11 @@ from scns.errors import InputError
 from scns.files import atomic
 from scns.tableinfo import FORMAT, TableInfo
 
+_SHARED = (
+    "k", "corpus_rows", "exclude", "backend", "positive", "filters", "embeddings_sha256", "labels_sha256",
+    "groups_sha256",
+)  # fmt: skip
+
 
 def in_order(tables: dict[str, TableInfo]) -> list[tuple[str, TableInfo]]:
     """The shards by their rows; raises where they are not exactly one table."""
@@ -15,10 +20,11 @@ def in_order(tables: dict[str, TableInfo]) -> list[tuple[str, TableInfo]]:
     ordered = sorted(tables.items(), key=lambda item: item[1].first_row)
     first, expected = ordered[0][1], 0
     for path, info in ordered:
-        for name in ("k", "corpus_rows", "exclude", "backend", "positive", "embeddings_sha256", "labels_sha256"):
+        for name in _SHARED:
             if getattr(info, name) != getattr(first, name):
                 raise InputError(
-                    f"'{path}' has {name} = {getattr(info, name)}, but '{ordered[0][0]}' has {getattr(first, name)}: "
+                    f"'{path}' has {name} = {getattr(info, name) or 'none'}, but '{ordered[0][0]}' has "
+                    f"{getattr(first, name) or 'none'}: "
                     "they are shards of different tables; leave one out or build it again."
                 )
         if info.first_row > expected:

@@ -109,9 +109,13 @@ def pack(
     Example: scns data pack cifar10-mini --out shards
     """
     from scns.datasets._pack import pack as write
+    from scns.datasets._pack import planned
 
-    for split in ("train", "test"):
-        images = _load(name, root, split, {} if size is None else {"size": size})
+    options: dict[str, object] = {} if size is None else {"size": size}
+    splits = {split: _load(name, root, split, options) for split in ("train", "test")}
+    for split, images in splits.items():
+        planned(len(images), out, split, each)  # before anything is written
+    for split, images in splits.items():
         with screen.progress(f"Packing {split}", "images") as advance:
             paths = write(images, out, split, each=each, progress=advance)
         screen.out.print(f"{paths[0].parent}: {len(images):,} images in {count(len(paths), 'shard')}")
@@ -131,7 +135,7 @@ def _print(name: str, splits: dict[str, "Images"]) -> None:
 
     rows: list[list[object]] = []
     for split, images in splits.items():
-        counts = images.labels.bincount(minlength=images.classes)
+        counts = images.known().labels.bincount(minlength=images.classes)
         low, high = int(counts.min()), int(counts.max())
         found = moments(images.take(slice(None)))
         rows.append(
@@ -146,6 +150,9 @@ def _print(name: str, splits: dict[str, "Images"]) -> None:
         )
     headings = ["split", "images", "a class", "pixels", "mean (R G B)", "std (R G B)"]
     screen.table(name, {heading: "left" if heading == "split" else "right" for heading in headings}, rows)
+    for split, images in splits.items():
+        if unknown := len(images) - len(images.known()):
+            screen.out.print(f"\n{unknown:,} of the {split} images are unlabelled (-1)")
     train = splits["train"]
     mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (train.mean, train.std))
     screen.out.print(f"\nnormalised by: mean {mean}, std {std}")

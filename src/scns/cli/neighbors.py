@@ -153,16 +153,17 @@ def _check_finished(
     from scns.neighbors import NeighborTable, fingerprints
 
     if not known:
-        known.update(fingerprints(x, y))
+        known.update(fingerprints(x, y, options["groups"]))
     info = NeighborTable.load(path).info
     excluded = options["exclude"] if y is not None or options["exclude"] is None else "self"
     kept = "" if excluded != "label" or options["positive"] is None else str(options["positive"])
-    wanted = {"k": options["k"], "exclude": excluded, "backend": options["backend"], "positive": kept}
+    wanted = {"k": options["k"], "exclude": excluded, "backend": options["backend"], "positive": kept, "filters": ""}
     for name, value in {**wanted, "first_row": rows.start, "rows": len(rows), **known}.items():
         found = getattr(info, name)
         if found != value:
             raise InputError(
-                f"'{path}' is a shard of another table: it has {name} = {str(found)[:12]}, not {str(value)[:12]}; "
+                f"'{path}' is a shard of another table: it has {name} = {str(found)[:12] or 'none'}, not "
+                f"{str(value)[:12] or 'none'}; "
                 "remove it or choose another --out."
             )
 

@@ -27,6 +27,8 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 Root = Annotated[str | None, typer.Option(help="The folder that holds the data set; the default is the run's.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
+_SOME = 64  # images that tell a data set from another one
+
 
 def train(
     recipe: Named,
@@ -174,7 +176,7 @@ def evaluate(run: RunFolder, root: Root = None, device: Device = "auto") -> None
     images = runs.load_images(recipe, None, root, "test").on_host().to(where)
     with backends([recipe]), screen.progress("Evaluating", "images") as advance:
         accuracy = runs.evaluate(student, images, bf16=recipe.precision == "bf16", progress=advance)
-    screen.out.print(f"{accuracy:.2f} % of {len(images):,} test images of {recipe.data}")
+    screen.out.print(f"{accuracy:.2f} % of {len(images.known()):,} test images of {recipe.data}")
 
 
 def embed(
@@ -207,17 +209,17 @@ def embed(
             check_writable(path)
     recipe, _, student = _student(run, device)
     images = runs.load_images(recipe, data, root, split)
+    if parts:
+        about = {"run": _weights_of(run), "data": data or recipe.data, "split": split, "images": str(len(images))}
+        _embed_shards(student, images, out, parts, {**about, "pixels": _look_of(images)})
+    else:
+        with screen.progress("Embedding", "images") as advance:
+            embeddings = runs.embed(student, images, progress=advance)
+        save_array(out, embeddings)
+        screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32")
     if labels is not None and rank == 0:
         save_array(labels, images.labels)
         screen.out.print(f"{labels}: {len(images):,} labels")
-    if parts:
-        about = {"run": _weights_of(run), "data": data or recipe.data, "split": split, "images": str(len(images))}
-        _embed_shards(student, images, out, parts, about)
-        return
-    with screen.progress("Embedding", "images") as advance:
-        embeddings = runs.embed(student, images, progress=advance)
-    save_array(out, embeddings)
-    screen.out.print(f"{out}: {embeddings.shape[0]:,} x {embeddings.shape[1]}, float32")
 
 
 def _check_names(out: Path, labels: Path | None, parts: int, world: int) -> None:
@@ -258,6 +260,13 @@ def _weights_of(run: Path) -> str:
     import hashlib
 
     return hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
+
+
+def _look_of(images: "Images") -> str:
+    """The fingerprint of some of the images, so that shards of another folder are not taken for its own."""
+    from scns.checks import fingerprint
+
+    return fingerprint(images.take(slice(None, None, max(1, len(images) // _SOME))))
 
 
 def export(

@@ -123,7 +123,7 @@ def label_lines(path: Path) -> list[str]:
     from scns.errors import InputError
 
     try:
-        return path.read_text(encoding="utf-8").split("\n")
+        return path.read_text(encoding="utf-8-sig").split("\n")  # editors of Windows begin with a mark
     except UnicodeDecodeError:
         raise InputError(f"'{path}' is not a text file in UTF-8; give one with a label a line.") from None
 

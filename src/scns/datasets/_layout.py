@@ -38,7 +38,11 @@ def lines(path: Path, expected: int | None = None) -> list[str]:
     """The lines of a text file that are not blank; `expected` is how many there must be."""
     if not path.is_file():
         raise InputError(f"'{path}' is missing: the folder is incomplete, fetch the data set again.")
-    found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark that is no name's
+    except UnicodeDecodeError:
+        raise InputError(f"'{path}' is not a text file in UTF-8; save it as one, a name a line.") from None
+    found = [line.strip() for line in text.splitlines() if line.strip()]
     if expected is not None and len(found) != expected:
         raise InputError(f"'{path}' holds {len(found)} names, but there must be {expected}; fetch the data set again.")
     return found
