@@ -614,12 +614,12 @@ def test_a_table_of_the_first_rows_has_them_as_anchors() -> None:
     first = NeighborTable.build(X, LABELS, k=9, rows=range(50))
     sampler, whole = InstanceNegatives(first, seed=3), InstanceNegatives(every, seed=3)
     anchors = torch.tensor([49, 0, 7])
-    assert (sampler.rows, sampler.samples, whole.rows) == (50, 240, 240)
+    assert (sampler.anchor_rows, sampler.samples, whole.anchor_rows) == (50, 240, 240)
     assert torch.equal(sampler.sample(anchors, 6, epoch=1), whole.sample(anchors, 6, epoch=1))
     for one, other in zip(sampler.weights(anchors, 40), whole.weights(anchors, 40), strict=True):
         assert torch.equal(one, other)
     mixed = MixedNegatives([(0.5, sampler), (0.5, UniformNegatives(LABELS))])
-    assert mixed.rows == 50 and mixed.sample(anchors, 4).shape == (3, 4)
+    assert mixed.anchor_rows == 50 and mixed.sample(anchors, 4).shape == (3, 4)
     for each in (sampler, mixed):
         with pytest.raises(InputError, match="the first 50 of 240 samples, but one anchor is 50"):
             each.sample(torch.tensor([3, 50]), 2)

@@ -62,7 +62,7 @@ class NeighborBatchSampler(Sampler[list[int]]):
                 f"The sampler is of {sampler.samples} samples, but there are {len(self.others.pool)} labels; give it "
                 "the same ones."
             )
-        self.count = sampler.rows
+        self.count = sampler.anchor_rows
         self.negatives, self.positives, self.seed = negatives, positives, seed
         self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, int(rank), drop_last, 0
         self.anchors = batch_size // (1 + positives + negatives)

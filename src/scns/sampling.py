@@ -122,7 +122,7 @@ class Negatives(nn.Module):
             chances.check_indices(indices, len(anchors), self.samples)
 
     @property
-    def rows(self) -> int:
+    def anchor_rows(self) -> int:
         """How many samples can be anchors, the first ones: all, but for a table that was built of fewer."""
         return self.samples
 
@@ -321,18 +321,18 @@ class InstanceNegatives(Negatives):
         constants(self, indices=indices, scores=scores)
 
     def extra_repr(self) -> str:
-        first = "" if self.rows == self.samples else f"the first {self.rows} of "
+        first = "" if self.anchor_rows == self.samples else f"the first {self.anchor_rows} of "
         return f"{first}{self.samples} samples, k={self.indices.shape[1]}, scale={self.scale:g}"
 
     @property
-    def rows(self) -> int:
+    def anchor_rows(self) -> int:
         return len(self.indices)
 
     def check(self, anchors: Tensor, indices: Tensor | None = None) -> None:
         super().check(anchors, indices)
-        if self.rows < self.samples and (wrong := checks.outside(anchors, self.rows)) is not None:
+        if self.anchor_rows < self.samples and (wrong := checks.outside(anchors, self.anchor_rows)) is not None:
             raise InputError(
-                f"The table has the first {self.rows} of {self.samples} samples, but one anchor is {wrong}; build it "
+                f"The table has the first {self.anchor_rows} of {self.samples} samples, but one anchor is {wrong}; build it "
                 "of all that are anchors, or merge its shards with: scns neighbors merge."
             )
 
@@ -463,8 +463,8 @@ class MixedNegatives(Negatives):
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
 
     @property
-    def rows(self) -> int:
-        return min(part.rows for part in self._each())
+    def anchor_rows(self) -> int:
+        return min(part.anchor_rows for part in self._each())
 
     def extra_repr(self) -> str:
         return "shares " + ", ".join(f"{share:.3g}" for share in self.log_shares.exp().tolist())
