@@ -332,8 +332,8 @@ class InstanceNegatives(Negatives):
         super().check(anchors, indices)
         if self.anchor_rows < self.samples and (wrong := checks.outside(anchors, self.anchor_rows)) is not None:
             raise InputError(
-                f"The table has the first {self.anchor_rows} of {self.samples} samples, but one anchor is {wrong}; build "
-                "it of all that are anchors, or merge its shards with: scns neighbors merge."
+                f"The table has the first {self.anchor_rows} of {self.samples} samples, but one anchor is {wrong}; "
+                "build it of all that are anchors, or merge its shards with: scns neighbors merge."
             )
 
     def _check_first(self, table: NeighborTable) -> None:
