@@ -25,7 +25,7 @@ labels[:count] = labels[count + answers] = torch.arange(count)
 groups = torch.cat([torch.zeros(count), -torch.ones(len(passages))]).long()  # queries are no negatives of each other
 everything = torch.cat([queries, passages])
 table = scns.NeighborTable.build(everything, labels, k=100, groups=groups, rows=range(count))
-uniform = scns.UniformNegatives(labels)
+uniform = scns.UniformNegatives(labels)  # for queries with no passage left; in a MixedNegatives it would draw queries
 sampler = scns.InstanceNegatives(table.filtered(relative_margin=0.05), scale=10, fallback=uniform)
 
 heads = torch.nn.ModuleList([torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)])  # of queries, of passages
