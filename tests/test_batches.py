@@ -74,6 +74,7 @@ def test_works_in_a_data_loader() -> None:
         ({"num_replicas": 0}, "num_replicas=0"),
         ({"rank": 2, "num_replicas": 2}, "rank=2"),
         ({"rank": "0"}, "rank='0' must be a whole number"),
+        ({"rank": "first"}, "rank='first' must be a whole number"),
         ({"rank": 0.5, "num_replicas": 2}, "rank=0.5 must be a whole number"),
         ({"batch_size": 4000}, "do not fill one batch"),
     ],

@@ -104,6 +104,9 @@ def test_both_columns_of_t1_are_told_as_their_runs_and_the_paper_have_them() -> 
     assert told == 6 + 17
     scatter, freedom = pooled([[v for run, v in each.items() if run > "resnet3"] for each in tests.values()])
     assert f"({scatter:.2f} a run, {freedom} degrees of freedom)" in " ".join(page.split())
+    means = {row: f"{sum(v for run, v in each.items() if run > 'resnet3') / 2:.2f}" for row, each in tests.items()}
+    assert f"; {means['infonce']} |" in README
+    assert "; ".join(means[row] for row in ("infonce+lm-b0.5", "class-scns-k2", "instance-scns-k100")) in README
     for row in ("class-scns-k2", "instance-scns-k100"):
         assert less(row, "infonce").split("-", 1)[1] in README
 

@@ -64,7 +64,7 @@ class NeighborBatchSampler(Sampler[list[int]]):
             )
         self.count = sampler.anchor_rows
         self.negatives, self.positives, self.seed = negatives, positives, seed
-        self.num_replicas, self.rank, self.drop_last, self.epoch = num_replicas, int(rank), drop_last, 0
+        self.num_replicas, self.drop_last, self.epoch = num_replicas, drop_last, 0
         self.anchors = batch_size // (1 + positives + negatives)
         if self.anchors < 1:
             raise InputError(
@@ -73,6 +73,7 @@ class NeighborBatchSampler(Sampler[list[int]]):
             )
         if not checks.is_whole(rank) or not 0 <= rank < num_replicas:
             raise InputError(f"rank={rank!r} must be a whole number from 0 to num_replicas - 1 = {num_replicas - 1}.")
+        self.rank = int(rank)
         if len(self) == 0:
             raise InputError(f"{self.count} samples do not fill one batch of {self.anchors} anchors on each rank.")
 

@@ -18,7 +18,8 @@ Progress = Callable[[int, int], None] | None
 
 CPU_SCORES = 1 << 24  # scores held at a time: 64 MB of float32, small enough to stay in a large cache
 GPU_SCORES = 1 << 30  # 4 GB, or an eighth of the free memory where that is less
-_FEW = 16  # groups that are looked at one by one; the share, 1 / 16, of columns that are listed instead of masked
+_GROUPS = 16  # that are looked at one by one; more are told apart by a mask
+_SHARE = 16  # excluded scores are listed, instead of masked, where they are at most one in so many
 _GATHER = 1 << 28  # floats gathered at a time when candidates are scored again: 1 GB
 
 
@@ -207,7 +208,7 @@ def exclude_columns(data: Layout, scores: Tensor, block: Tensor, first: int = 0)
     if (runs := _runs(start, stop)) is not None:
         for top, bottom, left, right in runs:
             scores[top:bottom, left:right] = -torch.inf
-    elif (total := int((stop - start).sum())) <= scores.numel() // _FEW:
+    elif (total := int((stop - start).sum())) <= scores.numel() // _SHARE:
         scores[_listed(start.to(scores.device), stop.to(scores.device), total)] = -torch.inf
     else:
         start, stop = start.to(scores.device), stop.to(scores.device)
@@ -220,7 +221,7 @@ def exclude_columns(data: Layout, scores: Tensor, block: Tensor, first: int = 0)
 def _exclude_groups(scores: Tensor, own: Tensor, others: Tensor) -> None:
     """Set the columns of each row's own group to -inf, in place; `own` and `others` are the groups of both."""
     kinds = own[own >= 0].unique().tolist()
-    if len(kinds) > _FEW:
+    if len(kinds) > _GROUPS:
         scores.masked_fill_((own[:, None] == others) & (own >= 0)[:, None], -torch.inf)
         return
     for kind in kinds:  # all queries are one group: their columns are the same for every row
