@@ -57,6 +57,29 @@ def test_distinct_rows_in_one_step_equal_one_by_one() -> None:
     assert torch.allclose(one.features, other.features, atol=1e-6) and torch.equal(one.filled, other.filled)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("distinct", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_gpu_moves_rows_and_tells_logits_as_a_cpu(distinct: bool, known: bool) -> None:
+    tables = FeatureTable(40, 8), FeatureTable(40, 8).to("cuda")
+    for step in range(6):
+        draw = torch.Generator().manual_seed(step)
+        rows = torch.randperm(40, generator=draw)[:16] if distinct else torch.randint(0, 40, (16,), generator=draw)
+        z = unit(16, 8, seed=step)
+        z[step, 3] = torch.nan  # leaves its row as it was
+        here, there = (z.to(table.features.device) for table in tables)
+        for table, each in zip(tables, (here, there), strict=True):
+            table.update(rows.to(each.device), each, distinct=distinct)
+            if known:
+                table.look()
+    one, other = tables
+    assert torch.equal(one.filled, other.filled.cpu()) and one.full == other.full
+    assert torch.allclose(one.features, other.features.cpu(), atol=1e-6)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found = other.logits(unit(5, 8, seed=9).cuda())
+    assert found.dtype == torch.float32 and torch.allclose(found.cpu(), one.logits(unit(5, 8, seed=9)), atol=1e-5)
+
+
 def test_momentum_limits() -> None:
     z = unit(1, 8)
     for momentum in (0.0, 1.0):

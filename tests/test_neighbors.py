@@ -244,6 +244,25 @@ def test_excluded_columns_are_those_of_the_class_and_the_group(labels: str, grou
     assert torch.equal(scores.isneginf(), banned) and banned.any()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("groups", [0, 3, 60])
+@pytest.mark.parametrize("labels", ["pairs", "one large class", "classes", "unlabelled"])
+def test_a_gpu_finds_the_neighbours_that_a_cpu_finds(labels: str, groups: int) -> None:
+    draw = torch.Generator().manual_seed(groups)
+    x = torch.randn(3000, 16, generator=draw)
+    place = torch.arange(3000)
+    marks = {
+        "pairs": place % 1500,
+        "one large class": torch.where(place < 1400, 0, place),
+        "classes": torch.randint(-1, 12, (3000,), generator=draw),
+        "unlabelled": torch.full((3000,), -1),
+    }[labels]
+    kinds = torch.randint(-1, groups, (3000,), generator=draw) if groups else None
+    here, there = (NeighborTable.build(x, marks, k=40, groups=kinds, device=each) for each in ("cpu", "cuda"))
+    assert (here.indices != there.indices).float().mean() < 1e-4  # two scores that agree to float32's last digits
+    assert (here.scores - there.scores).abs().max() < 2e-3
+
+
 def test_queries_and_passages_in_one_table() -> None:
     """All queries in one group: their neighbours are the passages that are not theirs, their margin is to their own."""
     generator = torch.Generator().manual_seed(5)
