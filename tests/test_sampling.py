@@ -33,6 +33,7 @@ LABELS = torch.randint(0, 6, (COUNT,), generator=GENERATOR)
 CLASS_VECTORS = torch.randn(6, 5, generator=GENERATOR)
 SCORES = F.normalize(torch.randn(COUNT, 6, generator=GENERATOR), dim=1)
 SCORES = SCORES @ SCORES.T / 0.3
+AMONG = (torch.rand(COUNT, generator=GENERATOR) < 0.6) & (LABELS != 2)  # anchors of class 2 have no kin among them
 
 
 def samplers(seed: int = 0) -> dict[str, Negatives]:
@@ -48,6 +49,9 @@ def samplers(seed: int = 0) -> dict[str, Negatives]:
         "nested": MixedNegatives([(0.5, mixed), (0.5, soft)], seed=seed),
         "soft": soft,
         "clusters": SoftNegatives(X, LABELS, scale=5.0, clusters=24, seed=seed),
+        "uniform-among": UniformNegatives(LABELS, among=AMONG, seed=seed),
+        "soft-among": SoftNegatives(X, LABELS, scale=5.0, among=AMONG, seed=seed),
+        "clusters-among": SoftNegatives(X, LABELS, scale=5.0, clusters=24, among=AMONG.nonzero()[:, 0], seed=seed),
     }
 
 
@@ -93,6 +97,31 @@ def test_probabilities_sum_to_one_and_spare_the_own_class(name: str) -> None:
     q = q_of(SAMPLERS[name], EVERY)
     assert torch.allclose(q.sum(1), torch.ones(COUNT).double(), atol=1e-6)
     assert (q[LABELS[:, None] == LABELS] == 0).all()
+
+
+@pytest.mark.parametrize("clusters", [None, 24])
+def test_those_named_among_are_the_only_negatives(clusters: int | None) -> None:
+    """Also of unlabelled anchors and classes that have none among them; a mask, numbers and a range are the same."""
+    labels = torch.where(torch.rand(COUNT, generator=torch.Generator().manual_seed(1)) < 0.2, -1, LABELS)
+    among = AMONG & (labels >= 0) if clusters else AMONG
+    allowed = among & ((labels[:, None] != labels) | (labels[:, None] < 0)) & ~torch.eye(COUNT, dtype=torch.bool)
+    chance = allowed.double() / allowed.sum(1, keepdim=True)
+    assert torch.allclose(q_of(UniformNegatives(labels, among=among.numpy()), EVERY), chance)
+    every, log_weights = AllNegatives(labels, among=among).weights(EVERY, 0)
+    assert torch.equal(every[5], EVERY) and torch.equal(log_weights == 0, allowed)
+    assert torch.equal(log_weights.isneginf(), ~allowed)
+    soft = SoftNegatives(X, labels, scale=5.0, clusters=clusters, among=among.nonzero()[:, 0].tolist())
+    q = q_of(soft, EVERY)
+    assert torch.equal(q > 0, allowed) and torch.allclose(q.sum(1), torch.ones(COUNT).double(), atol=1e-6)
+    if clusters is None:
+        unit = F.normalize(X, dim=1).double()
+        exact = torch.where(allowed, 5 * unit @ unit.T, -torch.inf).softmax(1)
+        assert torch.allclose(q, 0.9 * exact + 0.1 * chance, atol=1e-6)
+    ordered = torch.arange(100, COUNT)
+    for named in (range(100, COUNT), ordered.numpy(), ordered.int(), EVERY >= 100):
+        drawn = UniformNegatives(LABELS, among=named).sample(EVERY, 40)
+        assert int(drawn.min()) >= 100 and torch.equal(drawn, UniformNegatives(LABELS, among=ordered).sample(EVERY, 40))
+    assert torch.equal(UniformNegatives(LABELS, among=EVERY).sample(EVERY, 9), SAMPLERS["uniform"].sample(EVERY, 9))
 
 
 @each
@@ -466,6 +495,13 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
         (lambda: SAMPLERS["class"].sample(EVERY, 200, distinct=True), "200 distinct draws.*lower num"),
         (lambda: SAMPLERS["mixed"].sample(EVERY, 3, distinct=True), "with repetition"),
         (lambda: AllNegatives(LABELS).sample(EVERY, 3), "does not draw"),
+        (lambda: UniformNegatives(LABELS, among=[3, COUNT]), "names samples, 0 to 239, but one is 240"),
+        (lambda: UniformNegatives(LABELS, among=AMONG[1:]), r"a mask, bool \[240\], but it is torch.bool \(239,\)"),
+        (lambda: AllNegatives(LABELS, among=X[:, 0]), r"int64 \[m\], .* but it is torch.float32"),
+        (lambda: AllNegatives(LABELS, among=[]), "names no sample"),
+        (lambda: AllNegatives(LABELS, among=LABELS > 9), "names no sample"),
+        (lambda: UniformNegatives(LABELS, among=LABELS == 2), "candidates have one label"),
+        (lambda: SAMPLERS["uniform-among"].sample(EVERY, 240, distinct=True), "240 distinct draws.*there are"),
     ],
 )
 def test_bad_input(make: object, message: str) -> None:
@@ -474,7 +510,7 @@ def test_bad_input(make: object, message: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["uniform", "class", "instance", "mixed"])
+@pytest.mark.parametrize("name", ["uniform", "class", "instance", "mixed", "uniform-among"])
 def test_draws_are_the_same_on_a_gpu(name: str) -> None:
     here, there = samplers()[name], samplers()[name].to("cuda")
     anchors = EVERY.to("cuda")

@@ -15,6 +15,7 @@ from scns.errors import InputError
 
 Embeddings = Tensor | np.ndarray  # embeddings as a caller may hold them
 Labels = Tensor | np.ndarray | Sequence[int]
+Rows = Tensor | np.ndarray | Sequence[int]  # some of them, by their numbers (a range, say) or by a mask of all
 
 _LARGEST = (1 << 31) - 1  # of int32
 _BLOCK = 1 << 20  # floats read at a time: 4 MB

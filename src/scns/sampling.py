@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from scns import chances, checks, draws
 from scns.chances import Epoch
-from scns.checks import Labels
+from scns.checks import Labels, Rows
 from scns.errors import InputError
 from scns.neighbors import NeighborTable
 
@@ -29,7 +29,7 @@ _CACHED = 1 << 19  # numbers that a CPU draws distinct ones of at a time: tensor
 
 
 class Pool(nn.Module):
-    """Samples sorted by class, so that 'any sample of another class' is one integer and needs no rejection."""
+    """Candidates sorted by class, so that 'any of another class' is one integer and needs no rejection."""
 
     labels: Tensor
     order: Tensor
@@ -38,28 +38,31 @@ class Pool(nn.Module):
     stop: Tensor
     size: Tensor
 
-    def __init__(self, labels: Labels, *, negatives: bool = True) -> None:
+    def __init__(self, labels: Labels, among: Rows | None = None, *, negatives: bool = True) -> None:
         super().__init__()
         labels = _labels(labels)
-        order = torch.argsort(labels, stable=True)
-        ordered = labels[order]
+        order, self.count = _candidates_first(labels, among)  # how many the candidates are
+        ordered = labels[order[: self.count]]
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order), device=order.device)
         start = torch.searchsorted(ordered, labels)
         size = torch.searchsorted(ordered, labels, right=True) - start
         unlabelled = labels < 0  # excludes itself alone
+        start, size = torch.where(unlabelled, rank, start), torch.where(unlabelled, (rank < self.count).long(), size)
+        start = torch.where(size > 0, start, -1)
         constants(
             self,
             labels=labels,
-            order=order,  # [n]: sample at each place
+            order=order,  # [n]: sample at each place; candidates by class, then all others
             rank=rank,  # [n]: place of each sample
-            start=torch.where(unlabelled, rank, start),  # [n]: the places an anchor may not take: start .. stop - 1
-            stop=torch.where(unlabelled, rank + 1, start + size),
-            size=torch.where(unlabelled, 1, size),
+            start=start,  # [n]: the places an anchor may not take: start .. stop - 1; from -1 where that is none
+            stop=start + size,
+            size=size,
         )
-        self.fewest = len(labels) - int(self.size.max())  # negatives of the anchor that has the fewest
+        self.fewest = self.count - int(size.max())  # negatives of the anchor that has the fewest
         if negatives and self.fewest < 1:
-            raise InputError("All samples have one label, so there are no negatives; give labels of several classes.")
+            whose = "samples" if among is None else f"{self.count} candidates"
+            raise InputError(f"All {whose} have one label, so there are no negatives; give labels of several classes.")
 
     def __len__(self) -> int:
         return len(self.order)
@@ -69,7 +72,7 @@ class Pool(nn.Module):
 
     def negatives(self, anchors: Tensor) -> Tensor:
         """How many negatives each anchor has, N - N_y."""
-        return len(self) - self.size[anchors]
+        return self.count - self.size[anchors]
 
     def nth_negative(self, anchors: Tensor, nth: Tensor) -> Tensor:
         """The nth of the anchor's negatives, in order of class."""
@@ -78,7 +81,8 @@ class Pool(nn.Module):
 
     def is_negative(self, anchors: Tensor, indices: Tensor) -> Tensor:
         place = self.rank[indices]
-        return (place < self.start[anchors, None]) | (place >= self.stop[anchors, None])
+        other = (place < self.start[anchors, None]) | (place >= self.stop[anchors, None])
+        return other if self.count == len(self) else other & (place < self.count)
 
     def log_uniform(self, anchors: Tensor, indices: Tensor) -> Tensor:
         """-log(N - N_y) for the anchor's negatives, -inf for others: float32 [batch, m]."""
@@ -154,11 +158,12 @@ class UniformNegatives(Negatives):
         negatives, log_weights = sampler.weights(rows, 4096, epoch=epoch)   # [batch, m] each, for functional.info_nce
 
     with `rows` int64 [batch], the numbers of the anchors. The same (seed, epoch, anchor) draws the same negatives.
+    `among` names those that may be negatives, by numbers or a mask: range(queries, N) are the passages behind queries.
     """
 
-    def __init__(self, labels: Labels, *, seed: int = 0) -> None:
+    def __init__(self, labels: Labels, *, among: Rows | None = None, seed: int = 0) -> None:
         super().__init__()
-        self.pool, self.seed, self.samples = Pool(labels), seed, len(labels)
+        self.pool, self.seed, self.samples = Pool(labels, among), seed, len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
         self.check(anchors, indices)
@@ -498,13 +503,16 @@ class MixedNegatives(Negatives):
 
 
 class AllNegatives(Negatives):
-    """Every sample of another class, no draw: the full sum that the others estimate. `labels` are integers [N]."""
+    """Every sample of another class, no draw: the full sum that the others estimate. `labels` are integers [N].
+
+    `among` names those that may be negatives, by numbers or a mask.
+    """
 
     everything = True
 
-    def __init__(self, labels: Labels) -> None:
+    def __init__(self, labels: Labels, *, among: Rows | None = None) -> None:
         super().__init__()
-        self.pool, self.samples = Pool(labels), len(labels)
+        self.pool, self.samples = Pool(labels, among), len(labels)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
         self.check(anchors, indices)
@@ -519,9 +527,8 @@ class AllNegatives(Negatives):
         """(int64 [batch, N], float32 [batch, N]): all samples, 0 for negatives and -inf for the anchor's class."""
         self.check(anchors)
         every = chances.columns(len(self.pool), anchors).expand(len(anchors), -1)
-        start, stop = self.pool.start[anchors, None], self.pool.stop[anchors, None]
-        own = (self.pool.rank >= start) & (self.pool.rank < stop)
-        return every, torch.zeros(own.shape, device=own.device).masked_fill_(own, -torch.inf)
+        others = self.pool.is_negative(anchors, every[:1])
+        return every, torch.zeros(others.shape, device=others.device).masked_fill_(~others, -torch.inf)
 
 
 def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, correct: bool) -> tuple[Tensor, Tensor]:
@@ -540,6 +547,24 @@ def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num:
         every = chances.columns(count, some).expand(len(some), -1)
         found.append(chances.pick_distinct(sampler.log_probability(some, every), sampler.seed, some, num, epoch))
     return torch.cat(found)
+
+
+def _candidates_first(labels: Tensor, among: Rows | None) -> tuple[Tensor, int]:
+    """(all samples: those that may be negatives, by class, then the others; how many may be)"""
+    if among is None:
+        return torch.argsort(labels, stable=True), len(labels)
+    given = checks.tensor(among, "The candidates").to(labels.device)
+    if not given.numel() or (given.dtype == torch.bool and not given.any()):
+        raise InputError("among= names no sample, so there are no negatives; leave it out for all.")
+    mask = given.dtype == torch.bool
+    if given.dim() != 1 or (len(given) != len(labels) if mask else given.dtype not in (torch.int64, torch.int32)):
+        kinds = f"their numbers, int64 [m], or a mask, bool [{len(labels)}]"
+        raise InputError(f"among= names samples by {kinds}, but it is {given.dtype} {tuple(given.shape)}.")
+    if not mask and (wrong := checks.outside(given.cpu(), len(labels))) is not None:
+        raise InputError(f"among= names samples, 0 to {len(labels) - 1}, but one is {wrong}.")
+    may = given if mask else torch.zeros_like(labels, dtype=torch.bool).index_fill_(0, given.long(), True)
+    candidates, others = may.nonzero()[:, 0], (~may).nonzero()[:, 0]
+    return torch.cat([candidates[labels[candidates].argsort(stable=True)], others]), len(candidates)
 
 
 def _labels(given: Labels) -> Tensor:

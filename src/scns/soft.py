@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scns import chances, checks, draws, has
 from scns.chances import Epoch, columns
-from scns.checks import Embeddings, Labels
+from scns.checks import Embeddings, Labels, Rows
 from scns.errors import InputError
 from scns.sampling import Negatives, Pool, constants
 
@@ -28,13 +28,14 @@ class SoftNegatives(Negatives):
     so corrected weights stay unbiased. Clusters lie inside classes. Made as the proposal of corrected weights: the best
     scale is near 1 / temperature of the loss. An embedding of zeros has cosine 0 with all. Cosines are products in
     float32, which another device or another number of threads rounds in another way: now and then a draw differs.
+    `among` names those that may be negatives, by numbers or a mask: range(queries, N) are the passages behind queries.
 
         sampler = scns.SoftNegatives(embeddings, labels, scale=10, clusters=200)   # float [N, dim], integers [N]
         negatives, log_weights = sampler.weights(rows, 256, correct=True)          # [batch, 256] each
     """
 
     unit: Tensor  # float32 [n, dim], in order of class
-    kin: Tensor  # int32 [n], in order of class: where each one's class begins, which is one number for a class
+    kin: Tensor  # int32 [candidates], in order of class: where each one's class begins, one number for a class
     centroids: Tensor
     sizes: Tensor
     first: Tensor
@@ -52,6 +53,7 @@ class SoftNegatives(Negatives):
         scale: float,
         clusters: int | None = None,
         uniform: float = 0.1,
+        among: Rows | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -59,9 +61,9 @@ class SoftNegatives(Negatives):
             raise InputError(f"uniform={uniform!r} is the share of uniform draws: at least 0 and below 1.")
         self.seed, self.scale, self.uniform, self.clusters = seed, checks.scale(scale), uniform, clusters
         embeddings = checks.tensor(embeddings, "Embeddings")
-        self.pool = Pool(labels).to(embeddings.device)
+        self.pool = Pool(labels, among).to(embeddings.device)
         self.samples = len(self.pool)
-        self.candidates = clusters or self.samples
+        self.candidates = clusters or self.pool.count
         if embeddings.dim() != 2 or not embeddings.shape[1]:
             raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
         if len(embeddings) != len(self.pool):
@@ -69,7 +71,7 @@ class SoftNegatives(Negatives):
                 f"{len(self.pool)} labels need {len(self.pool)} embeddings, but there are {len(embeddings)}."
             )
         unit = torch.empty(embeddings.shape, dtype=torch.float32, device=embeddings.device)
-        constants(self, unit=unit, kin=self.pool.start[self.pool.order].int())
+        constants(self, unit=unit, kin=self.pool.start[self.pool.order[: self.pool.count]].int())
         if clusters is not None:
             self._allot(clusters)
         self.refresh_(embeddings)
@@ -132,11 +134,15 @@ class SoftNegatives(Negatives):
 
     def _log_q(self, ends: Tensor, indices: Tensor) -> Tensor:
         """log q of samples [batch, m], from the integer weights of their candidates."""
-        total = ends[:, -1:].double().log()
+        total, place = ends[:, -1:].double().log(), self.pool.rank[indices]
         if self.clusters is None:
-            return (chances.between(ends, self.pool.rank[indices]).double().log() - total).float()
-        cluster = self.cluster_of[indices]
-        return (chances.between(ends, cluster).double().log() - total - self.sizes[cluster].double().log()).float()
+            log_q = chances.between(ends, place.clamp(max=self.pool.count - 1)).double().log() - total
+        else:
+            cluster = self.cluster_of[indices]
+            log_q = chances.between(ends, cluster).double().log() - total - self.sizes[cluster].double().log()
+        if self.pool.count < self.samples:
+            log_q.masked_fill_(place >= self.pool.count, -torch.inf)  # no candidates
+        return log_q.float()
 
     def _weighed(self, anchors: Tensor, answer: Callable[[Tensor, slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """What `answer` says of the anchors' integer weights, uniform part too, added up over their candidates.
@@ -145,7 +151,8 @@ class SoftNegatives(Negatives):
         sums need not be kept, 100 MB for 256 anchors of 50,000.
         """
         self.check(anchors)
-        anchor, others = self.unit[self.pool.rank[anchors]], self.unit if self.clusters is None else self.centroids
+        anchor = self.unit[self.pool.rank[anchors]]
+        others = self.unit[: self.pool.count] if self.clusters is None else self.centroids
         count = len(others)
         if anchor.device.type == "cpu":
             anchor, others = _enough_rows(anchor), _enough_rows(others)
@@ -188,7 +195,7 @@ class SoftNegatives(Negatives):
 
     def _allot(self, clusters: int) -> None:
         """Fix how many clusters each class gets, in proportion to its size and at least one."""
-        labels = self.pool.labels
+        labels = self.pool.labels[self.pool.order[: self.pool.count]]  # of the candidates
         if int(labels.min()) < 0:
             raise InputError("Clusters lie inside classes, so every sample needs a label; use clusters=None otherwise.")
         known, counts = labels.unique(return_counts=True)  # which may be any numbers
@@ -207,7 +214,7 @@ class SoftNegatives(Negatives):
             sizes=torch.zeros(total, dtype=torch.int64, device=device),
             first=torch.zeros(total, dtype=torch.int64, device=device),
             members=torch.zeros_like(labels),
-            cluster_of=torch.zeros_like(labels),
+            cluster_of=torch.zeros_like(self.pool.labels),
             cluster_class=torch.repeat_interleave(known, each),
             picked=torch.zeros(total, dtype=torch.int64, device=device),
         )
@@ -231,8 +238,10 @@ class SoftNegatives(Negatives):
                 places = some[:, 1:] + torch.arange(number, device=device)
                 self.centroids[places], assigned = _kmeans(self.unit[rows], self.picked[places])
                 self.cluster_of[self.pool.order[rows]] = places[:, :1] + assigned
-        self.members.copy_(torch.argsort(self.cluster_of, stable=True))
-        self.sizes.copy_(torch.bincount(self.cluster_of, minlength=len(self.sizes)))
+        candidates = self.pool.order[: self.pool.count].sort().values
+        cluster_of = self.cluster_of[candidates]
+        self.members.copy_(candidates[torch.argsort(cluster_of, stable=True)])
+        self.sizes.copy_(torch.bincount(cluster_of, minlength=len(self.sizes)))
         self.first.copy_(self.sizes.cumsum(0) - self.sizes)
 
 
