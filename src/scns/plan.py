@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from scns import datasets, models, preflight, tables
+from scns import datasets, models, preflight, recognise, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.lock import held
@@ -138,7 +138,7 @@ def notes(jobs: Sequence[Job]) -> dict[Path, str]:
     found = {}
     for job in jobs:
         for cell in tables.of_run(tables.run_at(job.out.absolute()))[:1]:
-            teacher = recipes.get(job.after[0]) if job.after else None
+            teacher = recipes.get(job.after[0]) if job.after else recognise.teacher_recipe(job.out, job.recipe)
             found[job.out] = tables.notes(cell, teacher or job.recipe)
     return {path: words for path, words in found.items() if words}
 
@@ -151,9 +151,9 @@ def _begun(cell: Cell, weights: Path | None) -> Recipe:
 
 def _check_weights(cells: Sequence[Cell], weights: Path) -> None:
     """Weights are for t2's teachers, and a folder with none of them is probably the wrong one."""
-    networks = sorted({cell.column.teacher for cell in cells if cell.table == "t2"})
+    networks = sorted({cell.column.teacher for cell in cells if cell.column.imagenet})
     if not networks:
-        raise InputError(f"--weights {weights} is for the teachers of t2; these cells have none.")
+        raise InputError(f"--weights {weights} is for the teachers of t2 from ImageNet; these cells have none.")
     if not weights.is_dir():
         raise InputError(f"--weights {weights} is no folder; give the one that holds files such as {networks[0]}.pth.")
     if not any(tables.published(network, weights) for network in networks):
