@@ -292,6 +292,18 @@ def test_settings_reach_teachers_but_not_the_method() -> None:
     assert alone.recipe.teacher == "mine" and not alone.after
 
 
+def test_cross_entropy_alone_stays_without_a_teacher() -> None:
+    """Of a teacher of one's own, too: it would pay for its passes, and be another run for every teacher."""
+    cells = [*tables.select("t3", "teacher,ce,kld", "resnet110-resnet20"), tables.cell("t1/ce-lm-b0.5/resnet20")]
+    own = ["teacher=mine.pth", "teacher_network=resnet110", "teacher_mode=cached", "lr=0.1"]
+    taught = {job.out.parts[2]: job.recipe for job in plan(cells, Path("o"), settings=own)}
+    assert (taught["kld"].teacher, taught["kld"].teacher_mode) == ("mine.pth", "cached")
+    plain = {job.out.parts[2]: job.recipe for job in plan(cells, Path("o"), settings=["lr=0.1"])}
+    assert all(taught[row] == plain[row] for row in ("teacher", "ce", "ce-lm-b0.5"))
+    asked = plan(cells[1:2], Path("o"), settings=["teacher=mine", "method.kld=1"])  # then it is not alone
+    assert asked[0].recipe.teacher == "mine"
+
+
 def test_hours() -> None:
     ce = plan(tables.select("t3", "ce", "resnet110-resnet20"), Path("o"))
     assert hours(ce) == pytest.approx(200 * 1.56 / 3600)

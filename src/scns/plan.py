@@ -22,6 +22,7 @@ _OF_THE_STUDENT = (
     "distil",
     "weights=",
 )  # settings that a teacher's own training does not take
+_OF_TEACHERS = ("teacher", "teacher_network", "teacher_mode", "teacher_size", "distil")  # keys of a recipe
 
 
 class _Measured(NamedTuple):
@@ -53,7 +54,8 @@ def plan(
     """Jobs for the cells with so many seeds (0, 1, ...) or these; each teacher once, with seed 0, before its students.
 
     Fewer epochs keep the shape of the schedule: milestones move with them. Settings change teachers too, apart from
-    those that choose the method or the teacher; `teacher=` puts a teacher of one's own in place of the table's.
+    those that choose the method or the teacher; `teacher=` puts a teacher of one's own in place of the table's, and
+    cross-entropy alone stays without one.
     `weights` is a folder with published weights, by network, from which teachers of t2 start that have a file there.
     """
     if weights is not None:
@@ -72,6 +74,8 @@ def plan(
     for cell in cells:
         own = _begun(cell, weights)
         recipe = _shrunk(own.with_settings(list(settings)), own, epochs, subset)
+        if recipe.method in ("ce", "ce-lm") and not recipe.arguments.get("kld"):
+            recipe = replace(recipe, **{key: getattr(own, key) for key in _OF_TEACHERS})
         after: tuple[Path, ...] = ()
         if cell.teacher and not own_teacher:
             source = _begun(tables.of_run(cell.teacher)[0], weights)
