@@ -76,6 +76,9 @@ def test_recipes_lists_tables_and_cells(scns: Scns, tmp_path: Path) -> None:
     assert "mini-ce" in every and re.search(r"t3\s+CIFAR-100, distillation\s+138\s+t3/", every)
     listed = scns("recipes", "t3").out
     assert "instance-scns-k50" in listed and "wrn-16-2-resnet14" in listed and "39 rows" in listed
+    assert re.search(
+        r"resnet34-stem3-resnet14 +ResNet34 teaches resnet14 \(not in this table: 64 px\)", scns("recipes", "t2").out
+    )
     printed = scns("recipes", "t3/kld/resnet110-resnet20").out
     assert "# Teacher: scns train t3/teacher/resnet110" in printed
     (tmp_path / "cell.toml").write_text(printed)

@@ -100,6 +100,12 @@ def test_notes_say_how_the_teacher_began(tmp_path: Path) -> None:
     assert {each["notes"] for each in kept} == {lines[name].notes}
 
 
+def test_a_column_beyond_the_printed_ones_is_not_compared_with_the_paper(tmp_path: Path) -> None:
+    put_cell(tmp_path, "t2/kld/resnet34-stem3-resnet14", [50.0])
+    (line,) = results.read(tmp_path).lines
+    assert (line.name, line.printed, line.changed) == ("t2/kld/resnet34-stem3-resnet14", None, ())
+
+
 def test_notes_stand_below_the_table(scns, tmp_path: Path) -> None:
     put_cell(tmp_path, "t2/kld/resnet50-resnet8", [40.0])
     put_cell(tmp_path, "t2/at/resnet50-resnet8", [41.0])

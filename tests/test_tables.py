@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from scns import methods, models, preflight, tables
+from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.features import Shapes
 from scns.methods import Setting
@@ -19,6 +20,7 @@ from scns.tables import Cell
 from scns.train import fit
 
 PRINTED = json.loads((Path(__file__).parent / "golden" / "table_cells.json").read_text())
+SMALL = "resnet34-stem3-resnet14"  # of t2: beyond the printed columns, the teacher sees the images at their own 64 px
 CELLS = [tables.cell(name) for table in tables.TABLES for name in tables.names(table, everything=True)]
 
 
@@ -33,7 +35,7 @@ def test_networks_are_the_printed_ones() -> None:
     by_column = {(table, column): (teacher, student) for table, _, _, column, teacher, student in PRINTED}
     for cell in CELLS:
         if not cell.column.printed:
-            assert cell.column.student == "wrn-16-2" or "wrn-" in cell.column.slug
+            assert "wrn-" in cell.column.slug or cell.column.slug == SMALL
             continue
         teacher, student = by_column[cell.table, cell.column.paper]
         assert cell.column.student == {"resnext32x4": "resnext29-32x4d"}.get(student, student)
@@ -136,6 +138,26 @@ def test_tiny_teachers_see_256_pixels() -> None:
     assert tables.cell("t2/kld/resnet50-resnet8").recipe.input_size == 0
 
 
+def test_a_tiny_teacher_for_small_images_is_live_at_their_own_size() -> None:
+    teacher, cells = tables.find("t2/teacher/ResNet34"), tables.select("t2", "*", SMALL)
+    assert (teacher.recipe.student, teacher.recipe.input_size, teacher.recipe.augment) == ("ResNet34", 0, True)
+    assert not tables.starts(teacher)  # ImageNet's weights are for another stem
+    assert {cell.recipe.teacher_mode for cell in cells if cell.teacher} == {"live"}
+    own = "teacher: from scratch at the images' own size; the paper's started from ImageNet's weights"
+    assert {cell.notes for cell in cells if cell.row.slug != "ce"} == {own}
+    assert SMALL not in {cell.column.slug for cell in tables.select("t2")}
+
+
+def test_every_method_takes_a_tiny_teacher_for_small_images() -> None:
+    for cell in tables.select("t2", "*", SMALL):
+        built(cell, rows=400)
+
+
+def test_folders_of_columns_differ_by_more_than_case() -> None:
+    runs = {cell.run for cell in CELLS}
+    assert len({run.lower() for run in runs}) == len(runs)  # disks of macOS and Windows take them for one
+
+
 @pytest.mark.parametrize("file", ["resnet34-imagenet.safetensors", "resnet34.pt", "resnet34-b627a593.pth"])
 def test_teachers_start_from_published_weights(tmp_path: Path, file: str) -> None:
     cells = tables.select("t2", "kld", "resnet34-resnet14,resnet50-resnet8")
@@ -158,9 +180,17 @@ def test_teachers_start_from_published_weights(tmp_path: Path, file: str) -> Non
 
 def test_weights_for_other_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is for the teachers of t2"):
-        plan(tables.select("t3", "kld"), Path("runs"), weights=tmp_path)
+        plan([*tables.select("t3", "kld"), *tables.select("t2", "kld", SMALL)], Path("runs"), weights=tmp_path)
     with pytest.raises(InputError, match="is no folder"):
         plan(tables.select("t2", "kld"), Path("runs"), weights=tmp_path / "nowhere")
+
+
+def test_notes_are_about_the_teacher_that_is_given(tmp_path: Path) -> None:
+    """A run in place of the table's teacher: what its recipe says, not what that of the student does."""
+    place = tmp_path / "mine"
+    Folder(place).open(tables.started(tables.find("t2/teacher/resnet50-imagenet").recipe, "w/mine.pth"))
+    (job,) = plan([tables.cell("t2/kld/resnet50-resnet8")], tmp_path, settings=[f"teacher={place}"])
+    assert notes([job]) == {job.out: "teacher: started from mine.pth, at 256 px"}
 
 
 def test_notes_name_the_probable_width() -> None:
@@ -260,6 +290,18 @@ def test_settings_reach_teachers_but_not_the_method() -> None:
     assert teacher.recipe.milestones == student.recipe.milestones == (10, 15) and teacher.recipe.subset == 50
     (alone,) = plan(cells, Path("o"), settings=["teacher=mine"])
     assert alone.recipe.teacher == "mine" and not alone.after
+
+
+def test_cross_entropy_alone_stays_without_a_teacher() -> None:
+    """Of a teacher of one's own, too: it would pay for its passes, and be another run for every teacher."""
+    cells = [*tables.select("t3", "teacher,ce,kld", "resnet110-resnet20"), tables.cell("t1/ce-lm-b0.5/resnet20")]
+    own = ["teacher=mine.pth", "teacher_network=resnet110", "teacher_mode=cached", "lr=0.1"]
+    taught = {job.out.parts[2]: job.recipe for job in plan(cells, Path("o"), settings=own)}
+    assert (taught["kld"].teacher, taught["kld"].teacher_mode) == ("mine.pth", "cached")
+    plain = {job.out.parts[2]: job.recipe for job in plan(cells, Path("o"), settings=["lr=0.1"])}
+    assert all(taught[row] == plain[row] for row in ("teacher", "ce", "ce-lm-b0.5"))
+    asked = plan(cells[1:2], Path("o"), settings=["teacher=mine", "method.kld=1"])  # then it is not alone
+    assert asked[0].recipe.teacher == "mine"
 
 
 def test_hours() -> None:

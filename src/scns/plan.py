@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from scns import datasets, models, preflight, tables
+from scns import datasets, models, preflight, recognise, tables
 from scns.checkpoint import Folder
 from scns.errors import InputError
 from scns.lock import held
@@ -22,6 +22,7 @@ _OF_THE_STUDENT = (
     "distil",
     "weights=",
 )  # settings that a teacher's own training does not take
+_OF_TEACHERS = ("teacher", "teacher_network", "teacher_mode", "teacher_size", "distil")  # keys of a recipe
 
 
 class _Measured(NamedTuple):
@@ -53,7 +54,8 @@ def plan(
     """Jobs for the cells with so many seeds (0, 1, ...) or these; each teacher once, with seed 0, before its students.
 
     Fewer epochs keep the shape of the schedule: milestones move with them. Settings change teachers too, apart from
-    those that choose the method or the teacher; `teacher=` puts a teacher of one's own in place of the table's.
+    those that choose the method or the teacher; `teacher=` puts a teacher of one's own in place of the table's, and
+    cross-entropy alone stays without one.
     `weights` is a folder with published weights, by network, from which teachers of t2 start that have a file there.
     """
     if weights is not None:
@@ -72,6 +74,8 @@ def plan(
     for cell in cells:
         own = _begun(cell, weights)
         recipe = _shrunk(own.with_settings(list(settings)), own, epochs, subset)
+        if recipe.method in ("ce", "ce-lm") and not recipe.arguments.get("kld"):
+            recipe = replace(recipe, **{key: getattr(own, key) for key in _OF_TEACHERS})
         after: tuple[Path, ...] = ()
         if cell.teacher and not own_teacher:
             source = _begun(tables.of_run(cell.teacher)[0], weights)
@@ -138,7 +142,7 @@ def notes(jobs: Sequence[Job]) -> dict[Path, str]:
     found = {}
     for job in jobs:
         for cell in tables.of_run(tables.run_at(job.out.absolute()))[:1]:
-            teacher = recipes.get(job.after[0]) if job.after else None
+            teacher = recipes.get(job.after[0]) if job.after else recognise.teacher_recipe(job.out, job.recipe)
             found[job.out] = tables.notes(cell, teacher or job.recipe)
     return {path: words for path, words in found.items() if words}
 
@@ -151,9 +155,9 @@ def _begun(cell: Cell, weights: Path | None) -> Recipe:
 
 def _check_weights(cells: Sequence[Cell], weights: Path) -> None:
     """Weights are for t2's teachers, and a folder with none of them is probably the wrong one."""
-    networks = sorted({cell.column.teacher for cell in cells if cell.table == "t2"})
+    networks = sorted({cell.column.teacher for cell in cells if cell.column.imagenet})
     if not networks:
-        raise InputError(f"--weights {weights} is for the teachers of t2; these cells have none.")
+        raise InputError(f"--weights {weights} is for the teachers of t2 from ImageNet; these cells have none.")
     if not weights.is_dir():
         raise InputError(f"--weights {weights} is no folder; give the one that holds files such as {networks[0]}.pth.")
     if not any(tables.published(network, weights) for network in networks):

@@ -34,17 +34,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A network, or a teacher and its student, by our names; `paper` is what is printed."""
+    """A network, or a teacher and its student, by our names; `paper` is what is printed, "" where nothing is."""
 
     slug: str
     teacher: str
     student: str
     paper: str
-    printed: bool = True  # False: the probable width instead of the printed one
+    printed: bool = True  # False: beyond the printed ones: the probable width, or a teacher for small images
+
+    @property
+    def imagenet(self) -> bool:
+        """Whether the teacher is an ImageNet network, which sees the images resized: all that are printed in t2."""
+        return self.teacher.endswith("-imagenet")
 
 
 def columns_of(table: str) -> list[Column]:
-    """The columns of a table: the printed ones, then those with the probable width."""
+    """The columns of a table: the printed ones, then those with the probable width, or a teacher for small images."""
     if table == "t1":
         printed = ["resnet20", "resnet32", "resnet110", "wrn-16-1", "wrn-40-1", "resnext32x4"]
         single = [Column(name, "", _NETWORKS.get(name, name), name) for name in printed]
@@ -55,7 +60,8 @@ def columns_of(table: str) -> list[Column]:
             ("resnet152", "resnet32"), ("densenet121", "resnet32"), ("resnet50", "resnet8"), ("resnet50", "resnet14"),
             ("resnet34", "resnet14"), ("resnet50", "resnet32x4"),
         ]  # fmt: skip
-        return [Column(f"{t}-{s}", f"{t}-imagenet", s, f"{t}/{s}") for t, s in pairs]
+        small = Column("resnet34-stem3-resnet14", "ResNet34", "resnet14", "", printed=False)
+        return [*(Column(f"{t}-{s}", f"{t}-imagenet", s, f"{t}/{s}") for t, s in pairs), small]
     pairs = [
         ("resnet110", "resnet20"), ("resnet110", "resnet8"), ("wrn-16-1", "resnet14"),
         ("wrn-16-1", "resnet32"), ("wrn-40-1", "resnet20"), ("wrn-40-1", "resnet14"),

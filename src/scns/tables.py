@@ -5,9 +5,10 @@ printed behind k: a number of classes (t1), or the denominator of |D|/50 and |V|
 hyphen and the plus of "InfoNCE-LM" and "InfoNCE + LM" stay: `infonce-lm-b0.5`, `infonce+lm-b0.5`. Columns are the
 network (t1), or teacher-student.
 
-Two kinds of cells exist beyond the printed ones, and are selected only by a pattern that names them: rows the paper
-lacks but its claims need (t3/infonce, uniform negatives), and columns with the width that "wrn-16-1" and "wrn-40-1"
-probably had: the teachers' accuracies are those of wrn-16-2 and wrn-40-2.
+Three kinds of cells exist beyond the printed ones, and are selected only by a pattern that names them: rows the paper
+lacks but its claims need (t3/infonce, uniform negatives), columns with the width that "wrn-16-1" and "wrn-40-1"
+probably had (the teachers' accuracies are those of wrn-16-2 and wrn-40-2), and a column of t2 whose teacher sees the
+images at their own 64 px, which needs neither ImageNet's weights nor a day: resnet34-stem3-resnet14.
 """
 
 import re
@@ -26,7 +27,7 @@ TABLES = {"t1": "CIFAR-10, supervised", "t2": "Tiny-ImageNet-200, distillation",
 
 _MAPS = ("at", "sp", "vid", "ft")  # they read the teacher's feature maps, which are not cached
 _PAIRED = ("at", "vid")  # they compare stage by stage; a 7x7-stem teacher has one more than the student
-_PIXELS = 256  # of t2's teachers, in the paper
+_PIXELS = 256  # of t2's ImageNet networks, the paper's teachers
 _HASHED = r"-[0-9a-f]{8}"  # what published files have behind the network's name: resnet50-0676ba61.pth
 
 
@@ -123,8 +124,8 @@ def published(network: str, folder: Path) -> Path | None:
 
 
 def starts(cell: Cell) -> bool:
-    """Whether a cell is a teacher of t2, which the paper started from ImageNet's weights."""
-    return cell.table == "t2" and cell.row.slug == "teacher"
+    """Whether a cell is a teacher of t2 that the paper started from ImageNet's weights."""
+    return cell.table == "t2" and cell.row.slug == "teacher" and cell.column.imagenet
 
 
 def started(recipe: Recipe, weights: str) -> Recipe:
@@ -176,11 +177,12 @@ def _cell(table: str, row: Row, column: Column) -> Cell:
         teacher = f"{table}/teacher/{column.teacher}"
     if teacher:
         recipe = replace(recipe, teacher=str(folder(teacher, 0, Path("runs"))))
-    if table == "t2" and teacher:
-        recipe = replace(recipe, teacher_mode="live" if row.method in _MAPS else "cached")
-    if table == "t2" and is_teacher:
-        recipe = replace(recipe, input_size=_PIXELS)
-    told = _notes(table, row, column, teacher, Recipe(input_size=_PIXELS))
+    pixels = _PIXELS if column.imagenet else 0
+    if pixels and teacher and row.method not in _MAPS:
+        recipe = replace(recipe, teacher_mode="cached")
+    if pixels and is_teacher:
+        recipe = replace(recipe, input_size=pixels)
+    told = _notes(table, row, column, teacher, Recipe(input_size=pixels))
     return Cell(f"{table}/{row.slug}/{column.slug}", table, row, column, recipe, run, teacher, told)
 
 
@@ -194,7 +196,7 @@ def _notes(table: str, row: Row, column: Column, teacher: str, beginning: Recipe
         file = Path(beginning.weights).name
         scratch = f"from scratch at {pixels}; the paper's started from ImageNet's weights"
         found.append(f"teacher: started from {file}, at {pixels}" if file else f"teacher: {scratch}")
-    if not column.printed and (teacher or is_teacher or table == "t1"):
+    if not column.printed and column.paper and (teacher or is_teacher or table == "t1"):
         wider, narrow = column.teacher or column.student, column.paper.partition("/")[0]
         found.append(f"{wider} instead of {narrow}, as the paper probably had")
     return "; ".join(found)

@@ -95,7 +95,9 @@ def _list_cells(table: str) -> None:
 
 def _networks(cell: "Cell") -> str:
     shown = f"{cell.column.teacher} teaches {cell.column.student}" if cell.column.teacher else cell.column.student
-    return shown if cell.column.printed else f"{shown} (not as printed: the probable width)"
+    if cell.column.printed:
+        return shown
+    return f"{shown} (not {'as printed: the probable width' if cell.column.paper else 'in this table: 64 px'})"
 
 
 def runs(
