@@ -170,6 +170,48 @@ def test_corrected_weights_are_unbiased(name: str) -> None:
 
 
 @each
+def test_shared_draws_count_one_over_how_often_they_are_expected(name: str) -> None:
+    """Of every anchor, and of `also`; absent where they are no negatives of an anchor that the sampler can draw."""
+    sampler, anchors = SAMPLERS[name], torch.tensor([3, 9, 17, 80, 239])
+    q = q_of(sampler, anchors)
+    columns, log_weights = sampler.shared(anchors, 6, epoch=2)
+    own = sampler.sample(anchors, 6, epoch=2) if sampler.counted else sampler.weights(anchors, 6, epoch=2)[0]
+    assert torch.equal(columns, own.flatten())
+    often = 6 * q.sum(0)
+    also, chance = torch.tensor([0, 5, 200]), torch.linspace(0, 0.5, COUNT)
+    joined, weighed = sampler.shared(anchors, 6, epoch=2, also=also, chance=chance)
+    assert torch.equal(joined, torch.cat([also, columns]))
+    for found, given, expected in ((columns, log_weights, often), (joined, weighed, often + chance)):
+        can = q[:, found] > 0
+        wanted = torch.where(can, -expected[found].log(), -torch.inf)
+        assert torch.equal(given.isneginf(), ~can) and torch.allclose(given[can].double(), wanted[can], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["uniform", "soft", "clusters", "mixed", "soft-among"])
+def test_shared_draws_are_unbiased_and_better_than_own_ones(name: str) -> None:
+    """Their mean is the full sum, to the standard error; so is that of draws beside others that are at hand."""
+    sampler, anchors, epochs = SAMPLERS[name], torch.arange(32), 400
+    estimates: dict[str, list[Tensor]] = {"own": [], "shared": [], "beside": []}
+    generator = torch.Generator().manual_seed(0)
+    for epoch in range(epochs):
+        indices, log_weights = sampler.weights(anchors, 2, epoch=epoch, correct=True)
+        estimates["own"].append((SCORES[anchors].gather(1, indices) + log_weights).exp().sum(1))
+        columns, log_weights = sampler.shared(anchors, 2, epoch=epoch)
+        estimates["shared"].append((SCORES[anchors][:, columns] + log_weights).exp().sum(1))
+        also = torch.randint(0, COUNT, (24,), generator=generator)
+        columns, log_weights = sampler.shared(anchors, 2, epoch=epoch, also=also, chance=24 / COUNT)
+        estimates["beside"].append((SCORES[anchors][:, columns] + log_weights).exp().sum(1))
+    full = torch.where(q_of(sampler, anchors) > 0, SCORES[anchors].double().exp(), 0).sum(1)
+    spread = {}
+    for kind, found in estimates.items():
+        values = torch.stack(found).double()
+        spread[kind] = float((values.std(0) / full).mean())
+        if kind != "own":  # two draws alone: its rare large values are no normal distribution yet
+            assert ((values.mean(0) - full).abs() / (values.std(0) / math.sqrt(epochs)) < 5).all(), kind
+    assert spread["beside"] < spread["shared"] < 0.7 * spread["own"]
+
+
+@each
 def test_draws_depend_on_seed_epoch_anchor_and_draw_alone(name: str) -> None:
     sampler = SAMPLERS[name]
     whole = sampler.sample(EVERY, 12, epoch=3)
@@ -495,6 +537,13 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
         (lambda: SAMPLERS["class"].sample(EVERY, 200, distinct=True), "200 distinct draws.*lower num"),
         (lambda: SAMPLERS["mixed"].sample(EVERY, 3, distinct=True), "with repetition"),
         (lambda: AllNegatives(LABELS).sample(EVERY, 3), "does not draw"),
+        (lambda: AllNegatives(LABELS).shared(EVERY, 3), "does not draw"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 0), "at least 1"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY), r"chance= .* but it is 0; give len\(also\)"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance=1.5), "chance= .* but it is 1.5"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance=X[:, 0]), "chance= .* but it is a tensor"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=[1], chance=0.1), r"also= .* but it is list"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY + 1, chance=0.1), "0 to 239, but one is 240"),
         (lambda: UniformNegatives(LABELS, among=[3, COUNT]), "names samples, 0 to 239, but one is 240"),
         (lambda: UniformNegatives(LABELS, among=AMONG[1:]), r"a mask, bool \[240\], but it is torch.bool \(239,\)"),
         (lambda: AllNegatives(LABELS, among=X[:, 0]), r"int64 \[m\], .* but it is torch.float32"),

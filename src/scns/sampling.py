@@ -147,6 +147,25 @@ class Negatives(nn.Module):
         """(int64 [batch, m], float32 log-weights [batch, m])"""
         raise NotImplementedError
 
+    def shared(
+        self, anchors: Tensor, num: int, *, epoch: Epoch = 0, also: Tensor | None = None, chance: float | Tensor = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """(int64 [m], float32 log-weights [batch, m]): `num` draws of each anchor, which serve all anchors.
+
+        A draw counts 1 / how often it is expected among all of the batch's, so that for each anchor the weighted sum
+        estimates that over all it can draw, without bias; -inf where it is no negative of the anchor. `also` are
+        samples int64 [n] that are at hand anyway, the positives of the batch, say, and `chance`, a number or float [N],
+        how likely a sample is to be among them: batch / queries, where each query has a positive of its own.
+        """
+        counted = self.counted or self.everything
+        drawn = self.sample(anchors, num, epoch=epoch) if counted else self.weights(anchors, num, epoch=epoch)[0]
+        columns = drawn.flatten() if also is None else torch.cat([_also(self, also, anchors), drawn.flatten()])
+        log_q = self.log_probability(anchors, columns.expand(len(anchors), -1))
+        often = log_q.double().logsumexp(0) + math.log(num)
+        if also is not None:
+            often = often.logaddexp(_chance(self, chance, often)[columns].log())
+        return columns, torch.where(log_q.isneginf(), log_q, -often.float())
+
 
 class UniformNegatives(Negatives):
     """Every sample of another class with the same probability: the baseline.
@@ -536,6 +555,28 @@ def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, cor
     if not correct:
         return indices, torch.zeros(indices.shape, device=indices.device)
     return indices, -math.log(num) - sampler.log_probability(anchors, indices)
+
+
+def _also(sampler: Negatives, also: Tensor, anchors: Tensor) -> Tensor:
+    """Samples [n], checked."""
+    if not isinstance(also, Tensor) or also.dim() != 1:
+        shown = f"{tuple(also.shape)}" if isinstance(also, Tensor) else type(also).__name__
+        raise InputError(f"also= are numbers of samples, an int64 tensor [n], but it is {shown}.")
+    chances.check_indices(also[None], 1, sampler.samples)
+    return also.to(anchors.device)
+
+
+def _chance(sampler: Negatives, chance: float | Tensor, like: Tensor) -> Tensor:
+    """How likely each sample is to be at hand, float64 [N]."""
+    found = torch.as_tensor(chance, dtype=like.dtype, device=like.device)
+    right = found.shape in ((), (sampler.samples,))
+    if not right or (checks.readable(found) and not bool(((found >= 0) & (found <= 1)).all() and found.any())):
+        shown = f"a tensor {list(found.shape)}" if found.dim() else f"{float(found):g}"
+        raise InputError(
+            f"chance= says how likely a sample is to be among `also`, above 0 and at most 1, one number or "
+            f"[{sampler.samples}] of them, but it is {shown}; give len(also) / how many there are."
+        )
+    return found.expand(sampler.samples)
 
 
 def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
