@@ -181,6 +181,21 @@ def test_two_teachers_together_are_told_as_their_runs_have_it() -> None:
             assert f"| +{told} (3) |" in line and told in README and told in text
 
 
+def test_the_early_curves_end_below_68() -> None:
+    figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
+    folders = [figure["read"](ROOT / "docs" / "results" / name) for name in ("few", "few110")]
+    epochs = [
+        ((point.kind, point.number), min(epoch for epoch, test in run.curve.items() if test >= 68))
+        for runs in folders
+        for point, seeds in runs.items()
+        for run in seeds.values()
+        if max(run.curve.values()) >= 68
+    ]
+    assert sorted(epochs) == [(("all", 0), 45), (("own", 256), 45), (("own-200", 4096), 45)]
+    told = " ".join(RESULTS.split("68 % is out of reach in 45 epochs: of all runs")[1].split("\n\n")[0].split())
+    assert "three saw it, after the last epoch (one of all negatives and one of 4,096 of `own-200`" in told
+
+
 @pytest.mark.parametrize(
     ("folder", "reference", "told"),
     [("few", "kld", "0.99 +- 0.32"), ("few110", "kld", "0.26 +- 0.53"), ("few110", "all", "0.42 +- 0.40")],
