@@ -1,11 +1,10 @@
-"""Negatives of queries among passages, for a retriever: mined once, drawn anew every epoch, in a plain PyTorch loop.
+"""A retriever: queries find their passages; negatives are drawn by the encoders in training, in a plain PyTorch loop.
 
     python examples/queries_passages.py
 
-1,000 queries, 3,000 passages. A third of the passages answer a query; the others may be anything, near ones included.
-Embeddings come from any model that is at hand. Passages nearly as near as a query's own may answer it too, so the
-margin leaves them out; of the rest the nearer ones are drawn more often. `texts[negatives]` are then the hard negatives
-of any trainer; here two heads on the embeddings learn to tell them apart.
+2,000 queries, 6,000 passages, of which a third answer a query. Every batch encodes its queries, their passages and one
+more passage a query, drawn by how near it is to the query now. Each of them is a negative of every query of the batch,
+and counts so that together they stand for all 6,000. Two small heads on given embeddings take the encoders' place.
 """
 
 import torch
@@ -15,39 +14,46 @@ import scns
 
 torch.manual_seed(0)
 topics = torch.randn(50, 64)
-passages = topics[torch.randint(0, 50, (3000,))] + torch.randn(3000, 64)  # yours: model.encode(texts)
-answers = torch.randperm(3000)[:1000]  # which passage answers each query
-queries = passages[answers] @ torch.randn(64, 64) / 8 + passages[answers]
-count = len(queries)
+passages = topics[torch.randint(0, 50, (6000,))] + torch.randn(6000, 64)  # yours: texts, and a network that reads them
+answers = torch.randperm(6000)[:2000]  # which passage answers each query
+queries = passages[answers] @ torch.randn(64, 64) / 4 + passages[answers] + torch.randn(2000, 64)
+held_out = torch.arange(1500, 2000)  # queries to test with
+count, batch = 1500, 50  # queries to learn from
 
-labels = torch.full((count + len(passages),), -1)  # -1: nobody's answer
-labels[:count] = labels[count + answers] = torch.arange(count)
-groups = torch.cat([torch.zeros(count), -torch.ones(len(passages))]).long()  # queries are no negatives of each other
-everything = torch.cat([queries, passages])
-table = scns.NeighborTable.build(everything, labels, k=100, groups=groups, rows=range(count))
-uniform = scns.UniformNegatives(labels)  # for queries with no passage left; in a MixedNegatives it would draw queries
-sampler = scns.InstanceNegatives(table.filtered(relative_margin=0.05), scale=10, fallback=uniform)
+labels = torch.full((count + len(passages),), -1)  # queries first; -1: answers none
+labels[:count] = labels[count + answers[:count]] = torch.arange(count)
+chance = torch.zeros(len(labels))
+chance[count + answers[:count]] = batch / count  # how likely a passage is in a batch anyway
 
-heads = torch.nn.ModuleList([torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)])  # of queries, of passages
-optimizer = torch.optim.Adam(heads.parameters(), lr=1e-3)
+query_head, passage_head = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)  # yours: the encoders
+for head in (query_head, passage_head):
+    torch.nn.init.eye_(head.weight)
+optimizer = torch.optim.Adam([*query_head.parameters(), *passage_head.parameters()], lr=1e-3)
+
+
+def encoded() -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat([query_head(queries[:count]), passage_head(passages)])
 
 
 def first_places() -> float:
-    """How many queries have their own passage first among all."""
-    asked, found = heads[0](queries), F.normalize(heads[1](passages), dim=1)
-    return float(((asked @ found.T).argmax(1) == answers).float().mean())
+    """How many queries that were held out have their own passage first among all."""
+    with torch.no_grad():
+        scores = query_head(queries[held_out]) @ F.normalize(passage_head(passages), dim=1).T
+    return 100 * float((scores.argmax(1) == answers[held_out]).float().mean())
 
 
-for epoch in range(6):
-    total = 0.0
-    for rows in torch.randperm(count).split(100):
-        negatives = sampler.sample(rows, 16, epoch=epoch) - count  # [100, 16], passages' numbers
-        z = F.normalize(heads[0](queries[rows]), dim=1)
-        own = F.normalize(heads[1](passages[answers[rows]]), dim=1)
-        others = F.normalize(heads[1](passages[negatives]), dim=2)
-        loss = scns.functional.info_nce(z, own, others, temperature=0.05)
+sampler = scns.SoftNegatives(encoded(), labels, scale=20, among=range(count, len(labels)))  # 1 / temperature
+print(f"before   own passage first {first_places():.1f} %")
+for epoch in range(1, 6):
+    sampler.refresh_(encoded())
+    for rows in torch.randperm(count).split(batch):
+        own = answers[rows]
+        columns, log_weights = sampler.shared(rows, 1, epoch=epoch, also=count + own, chance=chance)
+        z = F.normalize(query_head(queries[rows]), dim=1)
+        found = F.normalize(passage_head(passages[columns - count]), dim=1)  # [100, 64]: their own, then those drawn
+        loss = scns.functional.info_nce(z, found[:batch], found, log_weights=log_weights, temperature=0.05)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        total += loss.item() / 10
-    print(f"epoch {epoch + 1}  loss {total:.3f}  own passage first {100 * first_places():.1f} %")
+    print(f"epoch {epoch}  own passage first {first_places():.1f} %")

@@ -28,6 +28,7 @@ import scns
 from scns.arrays import load_array
 from scns.errors import InputError
 from scns.files import check_writable
+from scns.functional import info_nce
 from scns.scores import average_precision
 
 TEMPERATURE, WIDTH, HIDDEN, BATCH, EPOCHS = 0.1, 128, 512, 256, 20
@@ -51,6 +52,7 @@ class Kind(NamedTuple):
     sampler: Callable[[Given, scns.FeatureTable, int, int], Any]
     correct: bool = False
     refresh: bool = False  # by the memory as it is at the beginning of every epoch
+    shared: bool = False  # the draws of each anchor serve the whole batch
     peer: bool = False  # the sampler is another library's loss of (features, labels) instead, with a memory of its own
 
 
@@ -126,6 +128,9 @@ KINDS = {
     "soft-200": Kind(soft_200, correct=True),
     "own-200": Kind(own_200, correct=True, refresh=True),
     "own": Kind(own, correct=True, refresh=True),
+    "uniform-shared": Kind(uniform, correct=True, shared=True),
+    "own-200-shared": Kind(own_200, correct=True, refresh=True, shared=True),
+    "own-shared": Kind(own, correct=True, refresh=True, shared=True),
 }
 
 
@@ -173,9 +178,14 @@ def train(given: Given, kind: Kind, number: int, seed: int) -> dict[str, Any]:
             if kind.peer:
                 loss = sampler(z, given.labels[rows])
             else:
-                negatives, log_weights = sampler.weights(rows, number, epoch=epoch, correct=kind.correct)
-                positive = positives.sample(rows, given.positives, epoch=epoch)
-                loss = memory.info_nce(z, positive, negatives, log_weights, temperature=given.temperature)
+                temperature, positive = given.temperature, positives.sample(rows, given.positives, epoch=epoch)
+                if kind.shared:
+                    drawn, log_weights = sampler.shared(rows, number, epoch=epoch)
+                    own, others = memory.take(positive), memory.take(drawn)
+                    loss = info_nce(z, own, others, log_weights=log_weights, temperature=temperature)
+                else:
+                    drawn, log_weights = sampler.weights(rows, number, epoch=epoch, correct=kind.correct)
+                    loss = memory.info_nce(z, positive, drawn, log_weights, temperature=temperature)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -186,7 +196,7 @@ def train(given: Given, kind: Kind, number: int, seed: int) -> dict[str, Any]:
     told = {"test": round(retrieval(head, given), 3), "seconds": round(seconds, 1)}
     if kind.peer:
         return told
-    error = estimate_error(memory.features, given, sampler, number, kind.correct)
+    error = estimate_error(memory.features, given, sampler, number, kind)
     return told | {"deviation": round(error.std().item(), 4), "offset": round(error.mean().item(), 4)}
 
 
@@ -208,14 +218,20 @@ def retrieval(head: nn.Module, given: Given) -> float:
     return 100 * torch.cat(parts).mean().item()
 
 
-def estimate_error(features: Tensor, given: Given, sampler: Any, number: int, correct: bool) -> Tensor:
+def estimate_error(features: Tensor, given: Given, sampler: Any, number: int, kind: Kind) -> Tensor:
     """log(estimated sum / whole sum over negatives) of 512 samples."""
-    anchors = torch.linspace(0, len(given.labels) - 1, 512).long()
-    similarity = features[anchors] @ features.T / given.temperature
-    _, allowed = scns.AllNegatives(given.labels).weights(anchors, 1)
-    drawn, log_weights = sampler.weights(anchors, number, epoch=EPOCHS, correct=correct)
-    whole = torch.logsumexp(similarity + allowed, 1)
-    return torch.logsumexp(similarity.gather(1, drawn) + log_weights, 1) - whole
+    found, batches = [], 512 // BATCH
+    for anchors in (torch.linspace(0, len(given.labels) - 1, 512).long()[first::batches] for first in range(batches)):
+        similarity = features[anchors] @ features.T / given.temperature
+        _, allowed = scns.AllNegatives(given.labels).weights(anchors, 1)
+        if kind.shared:
+            drawn, log_weights = sampler.shared(anchors, number, epoch=EPOCHS)
+            drawn = drawn.expand(len(anchors), -1)
+        else:
+            drawn, log_weights = sampler.weights(anchors, number, epoch=EPOCHS, correct=kind.correct)
+        whole = torch.logsumexp(similarity + allowed, 1)
+        found.append(torch.logsumexp(similarity.gather(1, drawn) + log_weights, 1) - whole)
+    return torch.cat(found)
 
 
 def load(words: argparse.Namespace) -> Given:

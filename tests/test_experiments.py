@@ -15,6 +15,8 @@ from scns.checkpoint import Folder
 SCRIPT = Path(__file__).parent.parent / "experiments" / "few_negatives.py"
 FIGURE = SCRIPT.with_name("few_figure.py")
 HEADS = SCRIPT.with_name("few_embeddings.py")
+PASSAGES = HEADS.with_name("few_passages.py")
+WORDNET = HEADS.with_name("embed_wordnet.py")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: object, script: Path = SCRIPT) -> None:
@@ -268,3 +270,42 @@ def test_heads_on_embeddings_are_trained_once_and_told(
         with pytest.raises(SystemExit, match="2"):
             run(monkeypatch, *where, "--out", tmp_path / "none.jsonl", *words, script=HEADS)
         assert sentence in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "none.jsonl").exists()
+
+
+def test_a_retriever_is_trained_once_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    topics, turned = generator.normal(size=(8, 16)), generator.normal(size=(16, 16)) / 4
+    passages = topics[np.arange(600) % 8] + generator.normal(size=(600, 16))
+    for name, values in (("passages", passages), ("queries", passages @ turned + passages)):
+        np.save(tmp_path / f"{name}.npy", values.astype("float32"))
+    out, small = tmp_path / "passages.jsonl", ("--train", 400, "--test", 100, "--seeds", "0,1", "--numbers", 2)
+    run(monkeypatch, tmp_path, "--out", out, *small, script=PASSAGES)
+    before = json.loads(capsys.readouterr().out.split("\n")[0].removeprefix("as they are: ").replace("'", '"'))
+    told = [json.loads(line) for line in out.read_text().splitlines()]
+    kinds = runpy.run_path(str(PASSAGES))["KINDS"]
+    assert sorted((line["kind"], line["number"], line["seed"]) for line in told) == sorted(
+        (kind, 2 if "+" in kind else 0, seed) for kind in kinds for seed in (0, 1)
+    )
+    weighed = [line for line in told if line["kind"].endswith(("+uniform", "+soft", "+own"))]
+    assert all(line["test"] > before["test"] and line["first"] > before["first"] for line in weighed)
+    run(monkeypatch, tmp_path, "--out", out, *small, script=PASSAGES)
+    assert len(capsys.readouterr().out.splitlines()) == 1  # every run is there
+    for words, sentence in (
+        ((), "with --train 25000 + --test 4000 of n; lower these, or embed more"),
+        ((*small, "--batch", 500), "--batch 500 is more than --train 400"),
+        (("--kinds", "hard"), "--kinds 'hard' names none of in-batch,"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            run(monkeypatch, tmp_path, "--out", tmp_path / "none.jsonl", *words, script=PASSAGES)
+        assert sentence in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "none.jsonl").exists()
+
+
+def test_nouns_that_share_their_words_are_left_out(tmp_path: Path) -> None:
+    licence, bank = "  1 This software\n", "n 01 bank 0 000 | "
+    ocean = '00000009 17 n 02 ocean 0 blue_water 0 000 | a large body of water; "they crossed it"  \n'
+    others = f"00000001 17 {bank}sloping land\n00000002 21 {bank}a financial institution  \n"
+    (tmp_path / "data.noun").write_text(licence + others + ocean)
+    found = runpy.run_path(str(WORDNET))["nouns"](tmp_path / "data.noun")
+    assert found == [("ocean, blue water", "a large body of water")]

@@ -157,14 +157,19 @@ class Negatives(nn.Module):
         samples int64 [n] that are at hand anyway, the positives of the batch, say, and `chance`, a number or float [N],
         how likely a sample is to be among them: batch / queries, where each query has a positive of its own.
         """
-        counted = self.counted or self.everything
-        drawn = self.sample(anchors, num, epoch=epoch) if counted else self.weights(anchors, num, epoch=epoch)[0]
-        columns = drawn.flatten() if also is None else torch.cat([_also(self, also, anchors), drawn.flatten()])
-        log_q = self.log_probability(anchors, columns.expand(len(anchors), -1))
+        also = None if also is None else _also(self, also, anchors)
+        columns, log_q = self._columns(anchors, num, epoch, also)
         often = log_q.double().logsumexp(0) + math.log(num)
         if also is not None:
             often = often.logaddexp(_chance(self, chance, often)[columns].log())
         return columns, torch.where(log_q.isneginf(), log_q, -often.float())
+
+    def _columns(self, anchors: Tensor, num: int, epoch: Epoch, also: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(samples [m], log q [batch, m]): `also`, and the draws of all anchors."""
+        counted = self.counted or self.everything
+        drawn = self.sample(anchors, num, epoch=epoch) if counted else self.weights(anchors, num, epoch=epoch)[0]
+        columns = joined(also, drawn)
+        return columns, self.log_probability(anchors, columns.expand(len(anchors), -1))
 
 
 class UniformNegatives(Negatives):
@@ -555,6 +560,11 @@ def weighted(sampler: Negatives, indices: Tensor, anchors: Tensor, num: int, cor
     if not correct:
         return indices, torch.zeros(indices.shape, device=indices.device)
     return indices, -math.log(num) - sampler.log_probability(anchors, indices)
+
+
+def joined(also: Tensor | None, drawn: Tensor) -> Tensor:
+    """Samples that are at hand, and draws [batch, num]: [n + batch * num]."""
+    return drawn.flatten() if also is None else torch.cat([also, drawn.flatten()])
 
 
 def _also(sampler: Negatives, also: Tensor, anchors: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from scns import chances, checks, draws, has
 from scns.chances import Epoch, columns
 from scns.checks import Embeddings, Labels, Rows
 from scns.errors import InputError
-from scns.sampling import Negatives, Pool, constants
+from scns.sampling import Negatives, Pool, constants, joined
 
 _ROUNDS = 10  # of k-means: assignments hardly change after that
 _ROWS = 16  # anchors, and candidates, that a CPU multiplies at least: it rounds products of fewer in another way
@@ -123,6 +123,12 @@ class SoftNegatives(Negatives):
 
         drawn, log_weights = self._weighed(anchors, draw)
         return drawn, log_weights
+
+    def _columns(self, anchors: Tensor, num: int, epoch: Epoch, also: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same with one look at all candidates, whose sums are kept for the whole batch."""
+        ends = self._weighed(anchors, lambda ends, some: (ends,))[0]
+        columns = joined(also, self._take(ends, anchors, chances.even_positions(self.seed, anchors, num, epoch), epoch))
+        return columns, self._log_q(ends, columns.expand(len(anchors), -1))
 
     def _take(self, ends: Tensor, anchors: Tensor, position: Tensor, epoch: Epoch) -> Tensor:
         chosen = chances.find(ends, position)
