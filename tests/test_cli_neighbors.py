@@ -94,6 +94,18 @@ def test_shards_are_skipped_when_finished_and_merge(scns: Run, folder: Path) -> 
     assert code == 2 and "shard of another table: it has embeddings_sha256" in err
 
 
+def test_shards_that_looked_at_other_lists_are_no_table(scns: Run, folder: Path) -> None:
+    near = (*BUILD, "--backend", "classes", "--out", "t.safetensors")
+    assert scns(*near, "--probe", "1", "--shards", "2")[0] == 0
+    assert scns(*near, "--probe", "1", "--shards", "2")[0] == 0  # goes on
+    code, _, err = scns(*near, "--probe", "3", "--shards", "2")
+    assert code == 2 and "shard of another table: it has probe = 1, not 3" in err
+    assert scns(*near, "--probe", "3", "--shard", "1/2", "--out", "u.safetensors")[0] == 0
+    shards = ("u-00001-of-00002.safetensors", "t-00002-of-00002.safetensors")
+    code, _, err = scns("neighbors", "merge", *shards, "--out", "v.index.json")
+    assert code == 2 and "probe = 1, but 'u-00001-of-00002.safetensors' has 3" in err
+
+
 def test_files_of_another_byte_order_are_read(scns: Run, folder: Path) -> None:
     scns(*BUILD, "--out", "t.safetensors")
     for name in ("x", "y"):

@@ -55,7 +55,7 @@ def load_pieces(path: str | Path) -> list[Tensor]:
     try:
         content = json.loads(index.read_text())
         named = [(index.parent / entry["file"], int(entry["rows"])) for entry in content["shards"]]
-        known = content["format"] == EMBEDDINGS
+        known = content["format"] == EMBEDDINGS and all(file.suffix == ".safetensors" for file, _ in named)
     except (ValueError, KeyError, TypeError, OSError):
         known, named = False, []
     if not known or not named:

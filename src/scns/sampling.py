@@ -200,6 +200,7 @@ class ClassNegatives(Negatives):
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(class_table, "scns.NeighborTable.build(vectors, k=...) of a vector a class")
+        class_table.check_lists()
         labels = _labels(labels)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= len(class_table):
@@ -362,6 +363,7 @@ class InstanceNegatives(Negatives):
 
     def _filled(self, table: NeighborTable) -> tuple[Tensor, Tensor]:
         """The indices and scores of a table, where rows without neighbours have draws of the fallback."""
+        table.check_lists()
         indices, scores = table.indices, table.scores
         empty = (indices[:, 0] < 0).nonzero()[:, 0]
         if len(empty):
