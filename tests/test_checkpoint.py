@@ -164,6 +164,20 @@ def test_another_recipe_is_refused_where_something_was_trained(tmp_path: Path) -
     assert made.open(Recipe(epochs=5, root="elsewhere")) is False and made.recipe().root == "elsewhere"
 
 
+def test_a_finished_run_is_not_that_of_own_images_in_another_folder(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.finish({})
+    assert made.open(Recipe(root="elsewhere")) is True  # of a published data set
+    own = Folder(tmp_path / "own")
+    own.open(Recipe(data="folder", root="cats"))
+    own.save({"a": torch.zeros(1)}, {})
+    assert own.open(Recipe(data="folder", root="moved")) is False and own.recipe().root == "moved"
+    own.finish({})
+    assert own.open(Recipe(data="folder", root="moved/")) is True
+    with pytest.raises(InputError, match=r"another recipe: root \('moved' there, 'dogs' asked\); choose another --out"):
+        own.open(Recipe(data="folder", root="dogs"))
+
+
 def test_arguments_of_another_recipe_are_told_one_by_one(tmp_path: Path) -> None:
     made = Folder(tmp_path / "run")
     made.open(Recipe(method="infonce", arguments={"sampler": "class", "k": 2, "tau": 0.2}))

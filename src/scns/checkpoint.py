@@ -22,7 +22,7 @@ from scns.data import Images
 from scns.errors import InputError
 from scns.files import atomic, save_tensors
 from scns.lock import held
-from scns.recipe import Recipe, differences, from_dict
+from scns.recipe import Recipe, differences, from_dict, own_root
 
 _FORMAT = 1
 _COPIES = 3  # of a checkpoint's size: the last one, the next one beside it, and less than one for the student
@@ -205,7 +205,10 @@ class Folder:
         otherwise by now."""
         then, now = self.resolved(), resolved(recipe)
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
-        changed = differences(self.recipe(), recipe)
+        kept = self.recipe()
+        changed = differences(kept, recipe)
+        if self.finished and own_root(kept) != own_root(recipe):  # what goes on is told by its images
+            changed["root"] = (kept.root, recipe.root)
         old, new = changed.pop("arguments", ({}, {}))
         if then and now and "method" not in changed and "preset" in changed:
             del changed["preset"]  # it is what it means
