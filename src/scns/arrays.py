@@ -147,7 +147,7 @@ def _tensor(array: np.ndarray | bytes, file: Path) -> Tensor:
         raise _no_numbers(file, array.dtype)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # numpy's long double
         array = array.astype(np.float64)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+    if array.dtype.kind == "u" and array.dtype.itemsize in (2, 4):
         array = array.astype(np.int64)
     if not array.dtype.isnative:  # which torch does not take
         array = array.astype(array.dtype.newbyteorder("="))

@@ -551,6 +551,7 @@ def _labels(given: Labels) -> Tensor:
         raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {shape}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them: {checks.INTEGER}.")
+    checks.check_unsigned(labels, "Labels")
     if int(labels.long().min()) < -1:
         raise InputError(f"Labels must be -1 (none) or larger, but one is {int(labels.long().min())}.")
     return labels.to(torch.int64, copy=True)  # what becomes of the caller's does not matter
