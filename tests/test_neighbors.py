@@ -469,6 +469,8 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
     table = NeighborTable.load(tmp_path / "t.index.json")
     assert torch.equal(table.indices, whole.indices) and torch.equal(table.scores, whole.scores)
     assert torch.equal(table.positive, whole.positive) and table.info.rows == 400  # type: ignore[arg-type]
+    merge([tmp_path / "t.index.json"], tmp_path / "again.index.json")
+    assert torch.equal(NeighborTable.load(tmp_path / "again.index.json").indices, whole.indices)
     with pytest.raises(InputError, match="Rows 133 to 265 are in no shard"):
         merge([paths[0], paths[2]], tmp_path / "u.index.json")
     with pytest.raises(InputError, match="Rows 266 to 399 are in no shard"):

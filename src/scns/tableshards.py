@@ -61,7 +61,7 @@ def read_index(path: Path) -> list[Path]:
     try:
         content = json.loads(path.read_text())
         files = [path.parent / entry["file"] for entry in content["shards"]]
-        known = content["format"] == FORMAT and all(file.suffix == ".safetensors" for file in files)
+        known = content["format"] == FORMAT and path.resolve() not in [file.resolve() for file in files]
     except (ValueError, KeyError, TypeError):
         known, files = False, []
     if not known or not files:
