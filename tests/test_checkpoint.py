@@ -98,7 +98,20 @@ def test_a_checkpoint_cut_short_is_told(size: int, tmp_path: Path) -> None:
         load_student(cut)
 
 
-@pytest.mark.parametrize("progress", ['{"epoch": 3}', "[]", "3"])
+PLACE = {"stage": 0, "epoch": 1, "place": 0, "seconds": 1.0, "names": ["ce"], "history": []}
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        '{"epoch": 3}',
+        "[]",
+        "3",
+        *[json.dumps({**PLACE, key: None}) for key in PLACE],
+        json.dumps({**PLACE, "names": 3}),
+        json.dumps({**PLACE, "epoch": "2"}),
+    ],
+)
 def test_a_checkpoint_that_does_not_say_how_far_it_is_is_told(progress: str, tmp_path: Path) -> None:
     odd = tmp_path / "odd"
     shutil.copytree(teacher(), odd)
@@ -106,6 +119,29 @@ def test_a_checkpoint_that_does_not_say_how_far_it_is_is_told(progress: str, tmp
     save_file(load_file(odd / "last.safetensors"), odd / "last.safetensors", metadata={"progress": progress})
     for touch in (lambda: single(recipe(), odd), lambda: summary(odd)):
         with pytest.raises(InputError, match=r"of another kind \(it does not say how far it is\); remove it to start"):
+            touch()
+
+
+@pytest.mark.parametrize("missing", ["momentum.0", "totals", "stage"])
+def test_a_checkpoint_that_lacks_something_is_told(missing: str, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    shutil.copytree(teacher(), odd)
+    (odd / "result.json").unlink()
+    tensors = load_file(odd / "last.safetensors")
+    tensors.pop(missing, None)
+    progress = {**PLACE, "stage": 9} if missing == "stage" else PLACE
+    save_file(tensors, odd / "last.safetensors", metadata={"progress": json.dumps(progress)})
+    with pytest.raises(InputError, match=r"odd' does not fit its recipe: .*; remove it to start over"):
+        single(recipe(), odd)
+
+
+@pytest.mark.parametrize("resolved", [None, "abc", 3, []])
+def test_arguments_noted_in_a_recipe_that_somebody_changed_are_told(resolved: object, tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    kept = made.path / "recipe.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "resolved": resolved}))
+    for touch in (made.recipe, lambda: made.open(Recipe()), lambda: summary(made.path)):
+        with pytest.raises(InputError, match=r"recipe.json' must hold keys and values in 'resolved', or leave it out"):
             touch()
 
 
@@ -126,6 +162,20 @@ def test_another_recipe_is_refused_where_something_was_trained(tmp_path: Path) -
     with pytest.raises(InputError, match=r"another recipe: epochs \(5 there, 6 asked\); choose another --out"):
         made.open(Recipe(epochs=6))
     assert made.open(Recipe(epochs=5, root="elsewhere")) is False and made.recipe().root == "elsewhere"
+
+
+def test_a_finished_run_is_not_that_of_own_images_in_another_folder(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.finish({})
+    assert made.open(Recipe(root="elsewhere")) is True  # of a published data set
+    own = Folder(tmp_path / "own")
+    own.open(Recipe(data="folder", root="cats"))
+    own.save({"a": torch.zeros(1)}, {})
+    assert own.open(Recipe(data="folder", root="moved")) is False and own.recipe().root == "moved"
+    own.finish({})
+    assert own.open(Recipe(data="folder", root="moved/")) is True
+    with pytest.raises(InputError, match=r"another recipe: root \('moved' there, 'dogs' asked\); choose another --out"):
+        own.open(Recipe(data="folder", root="dogs"))
 
 
 def test_arguments_of_another_recipe_are_told_one_by_one(tmp_path: Path) -> None:
@@ -492,7 +542,9 @@ def test_other_data_than_the_checkpoint_s_are_told(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_other_shapes_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"does not fit its recipe: weight; remove it"):
-        checkpoint.put(torch.nn.Linear(2, 3), {"weight": torch.ones(4, 2), "bias": torch.ones(3)}, tmp_path)
+        checkpoint.put(
+            torch.nn.Linear(2, 3).state_dict(), {"weight": torch.ones(4, 2), "bias": torch.ones(3)}, tmp_path
+        )
 
 
 @pytest.mark.parametrize("size", [0, 1000, None])

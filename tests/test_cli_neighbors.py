@@ -1,6 +1,8 @@
 """`scns neighbors` as a person uses it."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from scns.errors import InputError
 from scns.neighbors import NeighborTable
+from scns.sampling import UniformNegatives
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -42,6 +46,24 @@ def test_build_info_check_sample(scns: Run, folder: Path) -> None:
     scns("neighbors", "sample", "t.safetensors", "--anchors", "3,4", "--num", 6, "--out", "n.npy")
     assert np.load("n.npy").shape == (2, 6)
     assert [int(word) for word in re.findall(r"\d+", out)][1:7] == np.load("n.npy")[0].tolist()
+
+
+def test_a_warning_is_a_sentence(folder: Path) -> None:
+    """Without the line of the source that warns."""
+    np.save("x64.npy", np.load("x.npy").astype(np.float64))
+    build = ["neighbors", "build", "--embeddings", "x64.npy", "-k", "9", "--out", "t.safetensors"]
+    ran = subprocess.run([sys.executable, "-m", "scns", *build], capture_output=True, text=True, check=True)
+    assert ran.stderr == "Embeddings are float64 and are cast to float32.\n"
+
+
+def test_labels_too_large_to_keep_are_told(scns: Run, folder: Path) -> None:
+    np.save("y.npy", np.where(np.arange(90) < 9, 2**64 - 1, 5).astype(np.uint64))  # as int64, the first would be -1
+    code, _, err = scns(*BUILD, "--out", "t.safetensors")
+    assert code == 2 and "must be below 2^63, but one is 18446744073709551615; number them from 0" in err
+    with pytest.raises(InputError, match="Labels must be below 2"):
+        UniformNegatives(np.load("y.npy"))
+    np.save("y.npy", (np.arange(90) % 5).astype(np.uint64))
+    assert scns(*BUILD, "--out", "t.safetensors")[0] == 0
 
 
 def test_queries_before_their_passages(scns: Run, folder: Path) -> None:
@@ -92,6 +114,18 @@ def test_shards_are_skipped_when_finished_and_merge(scns: Run, folder: Path) -> 
     np.save("x.npy", np.load("x.npy") + 1)
     code, _, err = scns(*BUILD, "--out", "t.safetensors", "--shard", "1/2")
     assert code == 2 and "shard of another table: it has embeddings_sha256" in err
+
+
+def test_shards_that_looked_at_other_lists_are_no_table(scns: Run, folder: Path) -> None:
+    near = (*BUILD, "--backend", "classes", "--out", "t.safetensors")
+    assert scns(*near, "--probe", "1", "--shards", "2")[0] == 0
+    assert scns(*near, "--probe", "1", "--shards", "2")[0] == 0  # goes on
+    code, _, err = scns(*near, "--probe", "3", "--shards", "2")
+    assert code == 2 and "shard of another table: it has probe = 1, not 3" in err
+    assert scns(*near, "--probe", "3", "--shard", "1/2", "--out", "u.safetensors")[0] == 0
+    shards = ("u-00001-of-00002.safetensors", "t-00002-of-00002.safetensors")
+    code, _, err = scns("neighbors", "merge", *shards, "--out", "v.index.json")
+    assert code == 2 and "probe = 1, but 'u-00001-of-00002.safetensors' has 3" in err
 
 
 def test_files_of_another_byte_order_are_read(scns: Run, folder: Path) -> None:

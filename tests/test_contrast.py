@@ -2,10 +2,13 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -82,6 +85,43 @@ def test_a_gpu_gives_the_loss_and_the_memory_of_a_cpu() -> None:
         found.append((loss.detach().cpu(), leaf.grad.cpu(), contrast.memory.features.cpu()))
     for one, other in zip(*found, strict=True):  # draws differ where a product is rounded in another way
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.002)
+
+
+def two_processes(rank: int, folder: str) -> None:
+    """One of two processes that train on halves of each batch, as the docstring of InfoNCE says."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    inputs, labels = data()
+    encoder, optimizer = learner()
+    contrast = scns.InfoNCE(labels, encoder(inputs), negatives=16)
+    shared, losses = nn.parallel.DistributedDataParallel(encoder), []
+    for epoch, rows in batches():
+        if epoch > contrast.epoch:
+            contrast.next_epoch()
+        own = rows[rank::2]
+        z = torch.cat(torch.distributed.nn.functional.all_gather(shared(inputs[own])))
+        every = [torch.empty_like(own) for _ in range(2)]
+        dist.all_gather(every, own)
+        losses.append(step(contrast(z, torch.cat(every)), optimizer))
+    contrast.next_epoch()
+    torch.save((losses, contrast.memory.features), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_that_gather_features_train_as_one(tmp_path: Path) -> None:
+    inputs, labels = data()
+    encoder, optimizer = learner()
+    contrast, losses = scns.InfoNCE(labels, encoder(inputs), negatives=16), []
+    for epoch, rows in batches():
+        if epoch > contrast.epoch:
+            contrast.next_epoch()
+        losses.append(step(contrast(encoder(inputs[rows]), rows), optimizer))
+    contrast.next_epoch()
+    torch.multiprocessing.spawn(two_processes, (str(tmp_path),), nprocs=2)
+    for rank in (0, 1):
+        theirs, memory = torch.load(tmp_path / f"{rank}.pt")
+        assert theirs == pytest.approx(losses, rel=1e-4)
+        torch.testing.assert_close(memory, contrast.memory.features, rtol=1e-3, atol=1e-4)
 
 
 def test_few_negatives_stand_for_all() -> None:

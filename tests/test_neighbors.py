@@ -3,17 +3,21 @@
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scns import checks, neighbors, search
 from scns.errors import InputError
 from scns.neighbors import NeighborTable, merge
+from scns.sampling import ClassNegatives, InstanceNegatives, UniformNegatives
 from scns.soft import SoftNegatives
 from scns.tableshards import shard_rows
 
@@ -365,10 +369,91 @@ def test_truncated_and_foreign_files(data: tuple[Tensor, Tensor], tmp_path: Path
         path.write_bytes(part)
         with pytest.raises(InputError, match=r"t\.safetensors.*not a readable"):
             NeighborTable.load(path)
-    from safetensors.torch import save_file
-
     save_file({"weight": torch.zeros(2)}, path)
     with pytest.raises(InputError, match="no neighbour table"):
+        NeighborTable.load(path)
+
+
+def changed(path: Path, change: dict[str, object]) -> None:
+    """Write a table's file again with other tensors or other words about it; None leaves one out."""
+    with safe_open(path, framework="pt") as file:
+        tensors, words = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
+    for name, value in change.items():
+        kind: dict[str, Any] = tensors if isinstance(value, Tensor) or name not in words else words
+        kind.pop(name)
+        if value is not None:
+            kind[name] = value
+    save_file(tensors, path, words)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"rows": None}, "it does not tell rows"),
+        ({"k": "ten"}, "its k is 'ten', no number"),
+        ({"k": "9"}, r"its indices are torch.int32 \(400, 10\) instead of torch.int32 \(400, 9\)"),
+        ({"corpus_rows": None}, "it tells of 400 rows from row 0 on, of 0"),
+        ({"first_row": "7"}, "it tells of 400 rows from row 7 on, of 400"),
+        ({"recall": "good"}, "its recall is 'good', no number"),
+        ({"exclude": "lable"}, "its exclude is 'lable'"),
+        ({"positive": "best"}, "its positive is 'best'"),
+        ({"indices": None}, "it has no indices"),
+        ({"labels": None}, "it has no labels"),
+        ({"scores": torch.zeros(400, 10)}, "its scores are torch.float32"),
+        ({"scores": torch.zeros(400, 5).half()}, r"its scores are torch.float16 \(400, 5\)"),
+        ({"labels": torch.zeros(7, dtype=torch.int32)}, r"its labels are torch.int32 \(7,\)"),
+    ],
+)
+def test_a_table_that_somebody_changed_is_told(
+    data: tuple[Tensor, Tensor], tmp_path: Path, change: dict[str, object], sentence: str
+) -> None:
+    path = tmp_path / "t.safetensors"
+    NeighborTable.build(*data, k=10).save(path)
+    changed(path, change)
+    with pytest.raises(
+        InputError, match=rf"t\.safetensors' is a damaged neighbour table: {sentence}.*; build it again"
+    ):
+        NeighborTable.load(path)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "sentence"),
+    [
+        ("indices", 400, "is neighbour 400 with cosine 0"),
+        ("indices", -2, "is neighbour -2"),
+        ("indices", -1, "is neighbour -1 with cosine 0"),
+        ("scores", torch.nan, r"is neighbour \d+ with cosine nan"),
+        ("scores", -torch.inf, r"is neighbour \d+ with cosine -inf"),
+    ],
+)
+def test_lists_that_somebody_changed_are_told_before_they_are_drawn_from(
+    data: tuple[Tensor, Tensor], tmp_path: Path, tensor: str, value: float, sentence: str
+) -> None:
+    table, path = NeighborTable.build(*data, k=10), tmp_path / "t.safetensors"
+    table.save(path)
+    wrong = getattr(table, tensor).clone()
+    wrong[3, 2] = value
+    changed(path, {tensor: wrong})
+    told = rf"Row 3 of the table is damaged: at place 2 {sentence}.* among 400 rows; build it again"
+    labels = data[1].clamp(min=0)
+    for use in (
+        lambda table: table.describe(5.0),
+        lambda table: table.filtered(min_score=-1.0),
+        lambda table: InstanceNegatives(table, fallback=UniformNegatives(labels)),
+        lambda table: InstanceNegatives(NeighborTable.build(*data, k=10)).refresh_(table),
+        lambda table: ClassNegatives(table, torch.arange(400)),
+    ):
+        with pytest.raises(InputError, match=told):
+            use(NeighborTable.load(path))
+
+
+@pytest.mark.parametrize(
+    "shards", ["t.safetensors", ["t.safetensors"], [{"rows": 3}], [{"file": "t.index.json"}], [{"file": 1}]]
+)
+def test_an_index_that_somebody_changed_is_told(tmp_path: Path, shards: object) -> None:
+    path = tmp_path / "t.index.json"
+    path.write_text(json.dumps({"format": "scns-neighbor-table", "shards": shards}))
+    with pytest.raises(InputError, match="is not a shard index; write one with: scns neighbors merge"):
         NeighborTable.load(path)
 
 
@@ -384,6 +469,8 @@ def test_shards_make_the_same_table(data: tuple[Tensor, Tensor], tmp_path: Path)
     table = NeighborTable.load(tmp_path / "t.index.json")
     assert torch.equal(table.indices, whole.indices) and torch.equal(table.scores, whole.scores)
     assert torch.equal(table.positive, whole.positive) and table.info.rows == 400  # type: ignore[arg-type]
+    merge([tmp_path / "t.index.json"], tmp_path / "again.index.json")
+    assert torch.equal(NeighborTable.load(tmp_path / "again.index.json").indices, whole.indices)
     with pytest.raises(InputError, match="Rows 133 to 265 are in no shard"):
         merge([paths[0], paths[2]], tmp_path / "u.index.json")
     with pytest.raises(InputError, match="Rows 266 to 399 are in no shard"):

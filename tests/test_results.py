@@ -49,6 +49,22 @@ def test_data_sets_and_recipes_are_lines_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_own_images_in_another_folder_are_another_data_set(tmp_path: Path) -> None:
+    """They are neither repeats nor seeds of one line; a published data set is the same wherever it lies."""
+    for data in ("folder", "shards", "cifar10"):
+        for name, seed, root in (("a", 0, "cats"), ("a", 1, "cats/"), ("b", 0, "dogs")):
+            put(tmp_path / data / f"{name}-{seed}", replace(TINY, data=data, root=root, seed=seed), 50.0)
+        found = results.read(tmp_path / data)
+        told = [(line.name, line.n, line.apart) for line in found.lines]
+        if data == "cifar10":
+            assert told == [("a", 2, ())] and list(found.skipped) == [tmp_path / data / "b-0"]
+        else:
+            assert told == [("a", 2, ()), ("b", 1, ())] and not found.skipped
+    put(tmp_path / "folder" / "c" / "a-0", replace(TINY, data="folder", root="birds", seed=0), 50.0)
+    apart = [line.apart for line in results.read(tmp_path / "folder").lines if line.name == "a"]
+    assert sorted(apart) == [("root=birds",), ("root=cats",)]
+
+
 def test_a_number_of_images_is_told_once(tmp_path: Path) -> None:
     put(tmp_path / "a" / "x-0", replace(TINY, subset=500), 50)
     put(tmp_path / "b" / "x-0", TINY, 60)

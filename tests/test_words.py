@@ -217,6 +217,24 @@ def test_npz_with_other_arrays(tmp_path: Path) -> None:
         words.label_vectors(["cat"], path)
 
 
+@pytest.mark.parametrize("vectors", [np.zeros((1, 0)), np.ones((1, 3)) + 1j, np.array([["1", "2"]])])
+def test_npz_without_numbers(vectors: np.ndarray, tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", words=np.array(["cat"]), vectors=vectors)
+    with pytest.raises(InputError, match=r"vectors \[n, d\] \(numbers\) are needed"):
+        words.label_vectors(["cat"], tmp_path / "w.npz")
+    np.save(tmp_path / "w.npy", vectors)
+    (tmp_path / "w.npy").replace(tmp_path / "w.npz")  # by its name alone
+    with pytest.raises(InputError, match=r"w\.npz' is not an .npz file"):
+        words.label_vectors(["cat"], tmp_path / "w.npz")
+
+
+def test_text_that_an_editor_wrote(tmp_path: Path) -> None:
+    """With a mark before its first word, or before its counts."""
+    for header in (False, True):
+        (tmp_path / "w.txt").write_bytes(b"\xef\xbb\xbf" + text(VECTORS, header))
+        assert words.label_vectors(["tree"], tmp_path / "w.txt").tolist() == [VECTORS["tree"]]
+
+
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(InputError, match="'glov' are neither 'glove' nor a file"):
         words.label_vectors(["cat"], "glov")

@@ -1,6 +1,8 @@
 """Embeddings, labels and pictures from files: .npy, .npz and safetensors, memory-mapped where the format allows."""
 
 import json
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +27,18 @@ def load_array(path: str | Path, key: str | None = None) -> Tensor:
     if file.is_dir():
         raise InputError(f"'{file}' is a folder; give a .npy, .npz or .safetensors file.")
     if file.name.endswith(".index.json"):
-        return torch.cat(load_pieces(file))
+        return _joined(load_pieces(file), file)
     try:
-        if file.suffix == ".npy":
+        if file.suffix in (".npy", ".npz"):  # told apart by what they are
+            with open(file, "rb") as opened:
+                if opened.peek(2).startswith(b"PK"):
+                    with np.load(opened, allow_pickle=False) as arrays:
+                        return _tensor(arrays[_one_of(list(arrays), key, file)], file)
             return _tensor(np.load(file, mmap_mode="c", allow_pickle=False), file)  # private pages: never written back
-        if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
-                return _tensor(arrays[_one_of(list(arrays), key, file)], file)
         if file.suffix == ".safetensors":
             with safe_open(file, framework="pt") as tensors:
                 return tensors.get_tensor(_one_of(list(tensors.keys()), key, file))
-    except (ValueError, EOFError, OSError, SafetensorError) as error:
+    except (ValueError, EOFError, OSError, SafetensorError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
         if "Python objects" in str(error) or "Object arrays" in str(error):  # names, as data frames hold them
@@ -55,7 +58,7 @@ def load_pieces(path: str | Path) -> list[Tensor]:
     try:
         content = json.loads(index.read_text())
         named = [(index.parent / entry["file"], int(entry["rows"])) for entry in content["shards"]]
-        known = content["format"] == EMBEDDINGS
+        known = content["format"] == EMBEDDINGS and all(file.suffix == ".safetensors" for file, _ in named)
     except (ValueError, KeyError, TypeError, OSError):
         known, named = False, []
     if not known or not named:
@@ -65,10 +68,16 @@ def load_pieces(path: str | Path) -> list[Tensor]:
         if not file.exists():
             raise InputError(f"'{index}' names the shard '{file.name}', which is missing; embed it again.")
         piece = load_array(file, "embeddings")
-        if len(piece) != rows:
+        if piece.dim() != 2 or len(piece) != rows:
             raise InputError(f"'{file}' has {len(piece)} rows, but '{index}' says {rows}; embed it again.")
         pieces.append(piece)
     return pieces
+
+
+def _joined(pieces: list[Tensor], index: Path) -> Tensor:
+    if len(widths := {piece.shape[1] for piece in pieces}) > 1:
+        raise InputError(f"The shards of '{index}' have {sorted(widths)} columns; embed them again, all alike.")
+    return torch.cat(pieces)
 
 
 def save_array(path: Path, values: Tensor) -> None:
@@ -117,6 +126,8 @@ def index_shards(paths: list[Path], index: Path, about: dict[str, str]) -> bool:
 def _one_of(keys: list[str], key: str | None, file: Path) -> str:
     if key is None and len(keys) == 1:
         return keys[0]
+    if not keys:
+        raise InputError(f"'{file}' holds no array; write it again.")
     if key not in keys:
         raise InputError(f"'{file}' holds {', '.join(sorted(keys))}; name one as '{file}:{sorted(keys)[0]}'.")
     return key
@@ -129,10 +140,14 @@ def _no_numbers(file: Path, held: object) -> InputError:
     )
 
 
-def _tensor(array: np.ndarray, file: Path) -> Tensor:
+def _tensor(array: np.ndarray | bytes, file: Path) -> Tensor:
+    if isinstance(array, bytes):  # a member of an archive that is no array
+        raise _no_numbers(file, "a file")
     if array.dtype.kind not in "fiub":
         raise _no_numbers(file, array.dtype)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # numpy's long double
+        array = array.astype(np.float64)
+    if array.dtype.kind == "u" and array.dtype.itemsize in (2, 4):
         array = array.astype(np.int64)
     if not array.dtype.isnative:  # which torch does not take
         array = array.astype(array.dtype.newbyteorder("="))

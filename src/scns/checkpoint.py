@@ -22,7 +22,7 @@ from scns.data import Images
 from scns.errors import InputError
 from scns.files import atomic, save_tensors
 from scns.lock import held
-from scns.recipe import Recipe, differences, from_dict
+from scns.recipe import Recipe, differences, from_dict, own_root
 
 _FORMAT = 1
 _COPIES = 3  # of a checkpoint's size: the last one, the next one beside it, and less than one for the student
@@ -37,7 +37,14 @@ _RESULT: dict[str, Any] = {
 }  # what every result has
 _LAST, _LOST = "last.safetensors", "diverged.json"
 _PARTS = (".*.part", ".tmp" + 6 * "[0-9A-Za-z]")  # what files are called until they are whole: by us, by safetensors
-_PROGRESS = {"stage", "epoch", "place", "seconds", "names", "history"}  # what every checkpoint says of it
+_PROGRESS: dict[str, Any] = {
+    "stage": int,
+    "epoch": int,
+    "place": int,
+    "seconds": (int, float),
+    "names": list,
+    "history": list,
+}  # what every checkpoint says of it
 _NEW, _WHOLE = ".new", "folder"  # a file that stands for a recipe, or folder, of ours that was not trained yet
 AGAIN = "remove it and give the run's command again, which writes it anew from the checkpoint"
 
@@ -161,6 +168,8 @@ class Folder:
             raise InputError(f"'{self.path / 'recipe.json'}' must hold keys and values.")
         made_by, made_in = values.pop("version", "?"), values.pop("format", 0)
         noted = values.pop("resolved", {})
+        if not isinstance(noted, dict):
+            raise InputError(f"'{self.path / 'recipe.json'}' must hold keys and values in 'resolved', or leave it out.")
         if not isinstance(made_in, int) or made_in > _FORMAT:
             raise InputError(
                 f"'{self.path}' was made by scns {made_by}, which is newer than this one ({__version__}); update scns."
@@ -179,24 +188,27 @@ class Folder:
         except ValueError as error:
             raise InputError(f"'{path}' cannot be read ({error}); {AGAIN}.") from None
         known = found if isinstance(found, dict) else {}
-        wrong = [key for key, kind in _RESULT.items() if not isinstance(known.get(key), kind)]
-        if wrong:
+        if wrong := _lacking(known, _RESULT):
             raise InputError(f"'{path}' lacks {', '.join(wrong)}; {AGAIN}.")
         return known
 
     def resolved(self) -> dict[str, Any]:
         """Every argument of the method as it was when the run began; {} where that was not written down."""
         try:
-            return json.loads((self.path / "recipe.json").read_text()).get("resolved", {})
+            found = json.loads((self.path / "recipe.json").read_text()).get("resolved")
         except (OSError, ValueError, AttributeError):
             return {}
+        return found if isinstance(found, dict) else {}
 
     def changes(self, recipe: Recipe, but: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
         """What another recipe has otherwise than the run's, keys in `but` apart; of the same one, what its method means
         otherwise by now."""
         then, now = self.resolved(), resolved(recipe)
         meant = {f"method.{key}": (then[key], now[key]) for key in then if key in now and then[key] != now[key]}
-        changed = differences(self.recipe(), recipe)
+        kept = self.recipe()
+        changed = differences(kept, recipe)
+        if self.finished and own_root(kept) != own_root(recipe):  # what goes on is told by its images
+            changed["root"] = (kept.root, recipe.root)
         old, new = changed.pop("arguments", ({}, {}))
         if then and now and "method" not in changed and "preset" in changed:
             del changed["preset"]  # it is what it means
@@ -251,7 +263,7 @@ class Folder:
         try:
             with safe_open(path, framework="pt") as file:
                 known = json.loads((file.metadata() or {})["progress"])
-            if not isinstance(known, dict) or _PROGRESS - known.keys():
+            if not isinstance(known, dict) or _lacking(known, _PROGRESS):
                 raise ValueError("it does not say how far it is")
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"'{path}' is cut short or of another kind ({error}); remove it to start over.") from None
@@ -341,9 +353,13 @@ def versions(device: torch.device) -> dict[str, str]:
     }
 
 
-def put(module: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
+def _lacking(known: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """The keys that are not there, or with a value of another kind."""
+    return [key for key, kind in wanted.items() if not isinstance(known.get(key), kind)]
+
+
+def put(state: dict[str, Tensor], tensors: dict[str, Tensor], where: Path) -> None:
     """Copy tensors into a module's state, name by name. (`load_state_dict` would ask for batch-norm counters.)"""
-    state = module.state_dict()
     both = set(state) & set(tensors)
     odd = sorted({*state, *tensors} - {name for name in both if state[name].shape == tensors[name].shape})
     if odd:

@@ -158,6 +158,7 @@ def marks(values: Labels | None, count: int, what: str, device: torch.device) ->
         raise InputError(f"{count} embeddings need {count} {what}, but their shape is {tuple(given.shape)}{remedy}.")
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"The {what} must be integers, but they are {given.dtype}; convert them: {INTEGER}.")
+    check_unsigned(given, f"The {what}")
     given = given.to(device=device, dtype=torch.int64)
     if count and int(given.min()) < -1:
         raise InputError(f"The {what} must be -1 (none) or larger, but one is {int(given.min())}.")
@@ -167,6 +168,15 @@ def marks(values: Labels | None, count: int, what: str, device: torch.device) ->
             f"numpy.unique({what}, return_inverse=True)[1]."
         )
     return given
+
+
+def check_unsigned(given: Tensor, what: str) -> None:
+    """Raise where int64 has no room for a number, which would become a negative one: -1 even, for none."""
+    if given.dtype == torch.uint64 and given.numel() and (wrong := int(given.view(torch.int64).min())) < 0:
+        raise InputError(
+            f"{what} must be below 2^63, but one is {wrong % 2**64}; number them from 0 by numpy.unique(..., "
+            "return_inverse=True)[1]."
+        )
 
 
 def one_each(given: Tensor, what: str) -> str:

@@ -32,6 +32,13 @@ class InfoNCE(nn.Module):
     before the next batch; of a sample that comes several times (two views of it) their mean. Evaluation
     (`contrast.eval()`, or no gradient) remembers nothing. `clusters=200` draws in O(clusters) instead of O(N), a little
     less well. All state is in `state_dict()`.
+
+    Of several processes, each remembers what it is given, so give each of them the features and rows of all:
+
+        z = torch.cat(torch.distributed.nn.functional.all_gather(encoder(inputs[rows])))   # DDP around it alone
+
+    and rows gathered likewise. Then loss, gradients and memory are those of one process with the whole batch; of its
+    own share alone, each would keep the other samples as they were.
     """
 
     proposal: Tensor

@@ -16,7 +16,7 @@ import numpy as np
 from scns import curves, recognise, tables
 from scns.errors import InputError
 from scns.phrases import count
-from scns.recipe import CHANCE
+from scns.recipe import CHANCE, own_root
 from scns.results import Entry, Results
 from scns.rows import BASELINES, Row
 
@@ -206,7 +206,7 @@ def _scale(entry: Entry) -> str:
     """What runs of one figure share."""
     hidden = (*_APART, *CHANCE)
     values = {key: value for key, value in entry.recipe.as_dict().items() if key not in hidden}
-    return json.dumps(values, sort_keys=True)
+    return json.dumps(values | own_root(entry.recipe), sort_keys=True)
 
 
 def _scale_of_infonce(entry: Entry) -> str:

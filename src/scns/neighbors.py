@@ -21,7 +21,7 @@ from scns.checks import Embeddings, Labels
 from scns.errors import InputError, unknown
 from scns.files import atomic, save_tensors
 from scns.source import Source
-from scns.tableinfo import FORMAT, TableInfo, read_info
+from scns.tableinfo import FORMAT, TableInfo, check_tensors, read_info
 
 BACKENDS = ("exact", "classes", "faiss")
 _PART = 1 << 20  # places of a table that are looked at together
@@ -125,7 +125,8 @@ class NeighborTable:
                     data, asked, k, backend, probe=probe, positive=kept, progress=progress
                 )
         info = _info(found, wanted, count, vectors.shape[1], exclude, marks, kinds, kept, hashed.result())
-        info = replace(info, backend=backend, recall=quality, source=source)
+        told_probe = 0 if backend == "exact" or probe is None else int(probe)
+        info = replace(info, backend=backend, probe=told_probe, recall=quality, source=source)
         small = [None if x is None else x.int().cpu() for x in (marks, kinds)]
         return cls(found.indices, found.scores, info, found.positive, *small)
 
@@ -186,6 +187,7 @@ class NeighborTable:
         if not checks.is_whole(skip) or not 0 <= skip < self.info.k:
             raise InputError(f"skip={skip!r} must be a whole number from 0 to k - 1 = {self.info.k - 1}.")
         skip = int(skip)
+        self.check_lists()
         indices, kept_scores = torch.empty_like(self.indices), torch.empty_like(self.scores)
         for part in self._parts():
             found, scores = self.indices[part], self.scores[part].float()
@@ -217,6 +219,23 @@ class NeighborTable:
             short_rows=int((indices[:, -1] < 0).sum()),
         )
         return replace(self, indices=indices, scores=kept_scores, info=info)
+
+    def check_lists(self) -> None:
+        """Raise where a row is no list of rows and cosines any more, as of a file that was changed: it reads them all.
+
+        `load` does not, so that a mapped table is there in milliseconds; who goes through it does.
+        """
+        for part in self._parts():
+            indices, there = self.indices[part], self.indices[part] >= 0
+            wrong = (indices < -1) | (indices >= self.info.corpus_rows) | (self.scores[part].isfinite() != there)
+            wrong[:, 1:] |= there[:, 1:] & ~there[:, :-1]
+            if bool(wrong.any()):
+                row, place = wrong.nonzero()[0].tolist()
+                index, score = int(indices[row, place]), float(self.scores[part][row, place])
+                raise InputError(
+                    f"Row {part.start + row} of the table is damaged: at place {place} is neighbour {index} with "
+                    f"cosine {score:.3g}, in a table among {self.info.corpus_rows} rows; build it again."
+                )
 
     def _parts(self) -> list[slice]:
         """Its rows in parts that are looked at one after the other: a mapped table may be larger than memory."""
@@ -264,6 +283,7 @@ class NeighborTable:
             recall=1.0,
             dim=vectors.shape[1],
             backend="exact",
+            probe=0,
             short_rows=int((indices[:, -1] < 0).sum()),
         )
         return replace(self, indices=indices, scores=scores, positive=own, info=info)
@@ -284,6 +304,7 @@ class NeighborTable:
         """What to know before training on it; `scale` adds the effective number of negatives, exp(entropy)."""
         if scale is not None:
             checks.scale(scale)
+        self.check_lists()
         rows, k = self.indices.shape
         counts = torch.zeros(max(self.info.corpus_rows, 1), dtype=torch.int64, device=self.indices.device)
         length = torch.empty(rows, dtype=torch.int64, device=counts.device)  # neighbours of each row
@@ -365,6 +386,12 @@ class NeighborTable:
                         f"'{path}' is a neighbour table of version {told.get('version')}; this scns reads version 1."
                     )
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            info = read_info(told)
+            check_tensors(info, tensors)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"'{path}' is a damaged neighbour table: {error}; build it again.") from None
         except SafetensorError as error:
             raise InputError(
                 f"'{path}' is not a readable safetensors file ({error}): cut short or of another kind; build it again."
@@ -372,7 +399,7 @@ class NeighborTable:
         if not mmap:
             tensors = {name: x.clone() for name, x in tensors.items()}
         optional = {name: tensors.get(name) for name in ("positive", "labels", "groups")}
-        return cls(tensors["indices"], tensors["scores"], read_info(told), **optional)
+        return cls(tensors["indices"], tensors["scores"], info, **optional)
 
 
 def fingerprints(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
@@ -62,6 +63,7 @@ FREE = (
     "tables",
 )  # may change from one start of a run to the next
 CHANCE = ("seed", "data_seed", *FREE)  # in which runs of one setting differ
+_OWN = ("folder", "shards")  # data sets that are whatever lies in root
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,11 @@ def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
         for each in fields(Recipe)
         if each.name not in FREE and getattr(one, each.name) != getattr(other, each.name)
     }
+
+
+def own_root(recipe: Recipe) -> dict[str, str]:
+    """Where a person's own images lie: in another folder they are another data set. Of a published one, nothing."""
+    return {"root": os.path.normpath(recipe.root)} if recipe.data in _OWN else {}
 
 
 @cache

@@ -19,7 +19,7 @@ from scns import paper, recognise, tables
 from scns.checkpoint import AGAIN, Folder, run_folders
 from scns.errors import InputError
 from scns.files import atomic
-from scns.recipe import CHANCE, Recipe, as_text
+from scns.recipe import CHANCE, Recipe, as_text, own_root
 from scns.tables import Cell
 
 _NAMED = 3  # settings in which lines of one name differ, in words; the files have them all
@@ -235,7 +235,7 @@ def _settings(entry: Entry) -> dict[str, Any]:
     """The recipe of a run without what is chance, every argument of its method written out."""
     hidden = (*CHANCE, "teacher", "weights") if entry.cell is not None else CHANCE  # of a table, known by its name
     written_out = recognise.effective(entry.recipe, entry.path)
-    return {key: value for key, value in written_out.as_dict().items() if key not in hidden}
+    return {key: value for key, value in written_out.as_dict().items() if key not in hidden} | own_root(entry.recipe)
 
 
 def _told_apart(groups: list[tuple[Line, list[Entry]]]) -> list[tuple[Line, list[Entry]]]:

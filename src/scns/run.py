@@ -242,20 +242,24 @@ class Run:
                 "put the data back as they were, or choose another --out."
             )
         self.stage = int(progress["stage"])
+        if not 0 <= self.stage < len(self.stages):
+            raise InputError(
+                f"The checkpoint in '{self.folder.path}' does not fit its recipe: it is in stage {self.stage} of "
+                f"{len(self.stages)}; remove it to start over."
+            )
         self.member = self._member()
         self.epoch, self.place = int(progress["epoch"]), int(progress["place"])
         self.member.names = list(progress["names"])  # a run stopped after the last step of an epoch has no other source
         self.seconds, self.history = float(progress["seconds"]), list(progress["history"])
-        put(self.student, without_prefix("student", tensors), self.folder.path)
+        put(self.student.state_dict(), without_prefix("student", tensors), self.folder.path)
         method, state = without_prefix("method", tensors), self.method.state_dict()
         for name, part in memory.divided(self.method):
             if name in method:
                 method[name] = part.cut(method[name], state[name])
-        put(self.method, method, self.folder.path)
-        momentum = without_prefix("momentum", tensors)
-        for number, each in enumerate(self.member.optimizer.velocities):
-            each.copy_(momentum[str(number)])
-        self.member.totals.copy_(tensors["totals"])
+        put(state, method, self.folder.path)
+        momentum = {str(number): each for number, each in enumerate(self.member.optimizer.velocities)}
+        put(momentum, without_prefix("momentum", tensors), self.folder.path)
+        put({"totals": self.member.totals}, {key: tensors[key] for key in tensors if key == "totals"}, self.folder.path)
         if not self.world.leads:  # they are sums over ranks
             self.member.totals.zero_()
         return True

@@ -229,6 +229,7 @@ class ClassNegatives(Negatives):
         super().__init__()
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(class_table, "scns.NeighborTable.build(vectors, k=...) of a vector a class")
+        class_table.check_lists()
         labels = _labels(labels)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= len(class_table):
@@ -391,6 +392,7 @@ class InstanceNegatives(Negatives):
 
     def _filled(self, table: NeighborTable) -> tuple[Tensor, Tensor]:
         """The indices and scores of a table, where rows without neighbours have draws of the fallback."""
+        table.check_lists()
         indices, scores = table.indices, table.scores
         empty = (indices[:, 0] < 0).nonzero()[:, 0]
         if len(empty):
@@ -625,6 +627,7 @@ def _labels(given: Labels) -> Tensor:
         raise InputError(f"Labels must be integers [n], a number a sample, but their shape is {shape}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"Labels must be integers [n], but they are {labels.dtype}; convert them: {checks.INTEGER}.")
+    checks.check_unsigned(labels, "Labels")
     if int(labels.long().min()) < -1:
         raise InputError(f"Labels must be -1 (none) or larger, but one is {int(labels.long().min())}.")
     return labels.to(torch.int64, copy=True)  # what becomes of the caller's does not matter

@@ -8,7 +8,7 @@ from scns.files import atomic
 from scns.tableinfo import FORMAT, TableInfo
 
 _SHARED = (
-    "k", "corpus_rows", "exclude", "backend", "positive", "filters", "embeddings_sha256", "labels_sha256",
+    "k", "corpus_rows", "exclude", "backend", "probe", "positive", "filters", "embeddings_sha256", "labels_sha256",
     "groups_sha256",
 )  # fmt: skip
 
@@ -60,15 +60,16 @@ def read_index(path: Path) -> list[Path]:
     """The shards that an index names, in order; all must be there."""
     try:
         content = json.loads(path.read_text())
-        listed = content["shards"] if content.get("format") == FORMAT else None
-    except (ValueError, KeyError, AttributeError):
-        listed = None
-    if not listed:
+        files = [path.parent / entry["file"] for entry in content["shards"]]
+        known = content["format"] == FORMAT and path.resolve() not in [file.resolve() for file in files]
+    except (ValueError, KeyError, TypeError):
+        known, files = False, []
+    if not known or not files:
         raise InputError(f"'{path}' is not a shard index; write one with: scns neighbors merge.")
-    for entry in listed:
-        if not (path.parent / entry["file"]).exists():
-            raise InputError(f"'{path}' names the shard '{entry['file']}', which is missing; build it again.")
-    return [path.parent / entry["file"] for entry in listed]
+    for file in files:
+        if not file.exists():
+            raise InputError(f"'{path}' names the shard '{file}', which is missing; build it again.")
+    return files
 
 
 def _relative(path: Path, folder: Path) -> str:

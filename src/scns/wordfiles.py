@@ -4,6 +4,7 @@ Formats: word2vec binary (.bin), GloVe and fastText text (.txt, .vec; with or wi
 each also gzipped (.gz), and .npz with the arrays `words` and `vectors`.
 """
 
+import codecs
 import gzip
 import io
 import itertools
@@ -39,7 +40,8 @@ class _Search:
         self.found: Vectors = {}
 
     def add(self, word: bytes, vector: np.ndarray) -> None:
-        self.found.setdefault(self.wanted[word], vector.astype(np.float32))  # the first entry of a word counts
+        with np.errstate(over="ignore"):  # `read_words` tells of it
+            self.found.setdefault(self.wanted[word], vector.astype(np.float32))  # the first entry of a word counts
         self.missing.discard(word)
 
     @property
@@ -137,7 +139,7 @@ def _binary_header(path: Path, file: BinaryIO) -> tuple[int, int]:
 
 def _read_text(path: Path, file: BinaryIO, search: _Search, report: Callable[[], None]) -> None:
     """Lines of a word and its numbers."""
-    line = file.readline(_LONGEST_LINE)
+    line = file.readline(_LONGEST_LINE).removeprefix(codecs.BOM_UTF8)  # which some editors put there
     count, dim = _text_header(path, line)
     lines = itertools.chain([line] if count is None else [], file)
     done = 0
@@ -159,7 +161,7 @@ def _read_text(path: Path, file: BinaryIO, search: _Search, report: Callable[[],
 def _text_header(path: Path, line: bytes) -> tuple[int | None, int]:
     """(words or None, dimensions), from the first line."""
     fields = line.split()
-    if len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]):
+    if len(fields) == 2 and all(field.isdigit() and len(field) < 20 for field in fields) and int(fields[1]):
         return int(fields[0]), int(fields[1])
     _numbers(path, line, max(len(fields) - 1, 1), 1)
     return None, len(fields) - 1
@@ -183,13 +185,14 @@ def _numbers(path: Path, line: bytes, dim: int, number: int) -> np.ndarray | Non
 
 def _read_npz(path: Path, search: _Search) -> None:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             words, vectors = arrays["words"], arrays["vectors"]
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, zlib.error, AttributeError) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, zlib.error, AttributeError, TypeError) as error:
         raise InputError(f"'{path}' is not an .npz file with the arrays words and vectors ({error}).") from error
-    if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors) or words.dtype.kind not in "US":
+    numbers = vectors.ndim == 2 and vectors.shape[1] and vectors.dtype.kind in "fiu"
+    if words.ndim != 1 or words.dtype.kind not in "US" or not numbers or len(words) != len(vectors):
         shapes = f"{words.dtype} {words.shape} and {vectors.dtype} {vectors.shape}"
-        raise InputError(f"'{path}': words [n] (text) and vectors [n, d] are needed, but they are {shapes}.")
+        raise InputError(f"'{path}': words [n] (text) and vectors [n, d] (numbers) are needed, but they are {shapes}.")
     for row, word in enumerate(words.tolist()):
         name = word if isinstance(word, bytes) else word.encode()
         if name in search.wanted:

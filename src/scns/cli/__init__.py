@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -99,6 +100,8 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without β or ± gets a "?" for it
+    if os.environ.get("SCNS_DEBUG") != "1":
+        warnings.formatwarning = lambda message, *_, **__: f"{message}\n"  # without a line of the source
     try:
         app(args=arguments, prog_name="scns")
     except (InputError, OSError) as error:

@@ -158,6 +158,7 @@ def _check_finished(
     excluded = options["exclude"] if y is not None or options["exclude"] is None else "self"
     kept = "" if excluded != "label" or options["positive"] is None else str(options["positive"])
     wanted = {"k": options["k"], "exclude": excluded, "backend": options["backend"], "positive": kept, "filters": ""}
+    wanted["probe"] = 0 if options["backend"] == "exact" else options["probe"] or 0
     for name, value in {**wanted, "first_row": rows.start, "rows": len(rows), **known}.items():
         found = getattr(info, name)
         if found != value:

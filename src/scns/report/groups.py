@@ -9,6 +9,7 @@ from statistics import mean
 
 from scns import recognise
 from scns.claims import OF_THE_METHOD, Difference, paired, pooled, quantile
+from scns.recipe import own_root
 from scns.report.svg import Curve
 from scns.results import Entry, Line, Results
 
@@ -135,7 +136,7 @@ def _setting(entry: Entry) -> str:
     values = {key: value for key, value in entry.recipe.as_dict().items() if key not in hidden}
     cell = entry.cell and [entry.cell.table, entry.cell.column.slug]
     taught_by = entry.recipe.teacher if entry.recipe.distil else ""
-    return json.dumps([cell, taught_by, values], sort_keys=True)
+    return json.dumps([cell, taught_by, values | own_root(entry.recipe)], sort_keys=True)
 
 
 def _seeds(entry: Entry) -> str:
