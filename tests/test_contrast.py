@@ -1,6 +1,7 @@
 """`scns.InfoNCE` is the loop of examples/own_loop.py in three lines: the same loss, memory, draws, and a resumption."""
 
 import copy
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,7 @@ def two_processes(rank: int, folder: str) -> None:
     contrast.next_epoch()
     torch.save((losses, contrast.memory.features), f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+    os._exit(0)  # what is left of DDP at the end of a process may wait for the other one, for ever
 
 
 def test_two_processes_that_gather_features_train_as_one(tmp_path: Path) -> None:
