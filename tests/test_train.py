@@ -439,7 +439,7 @@ def test_a_fused_student_has_the_run_s_weights_stages_and_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the stages, after a stop within an epoch, and where it is judged, which is not by the fused network."""
-    wanted = replace(recipe_of("ft"), lr=1e-3)
+    wanted = replace(recipe_of("ft"), lr=1e-5)  # so that what another machine rounds in another way stays small
     whole = single(wanted, tmp_path / "plain")
     monkeypatch.setattr(Run, "_trained", lambda run: fused(run.student, torch.zeros(1, 3, 16, 16), torch.float32))
     ours = single(wanted, tmp_path / "ours")
@@ -460,7 +460,7 @@ def test_a_fused_student_has_the_run_s_weights_stages_and_statistics(
     assert plain.keys() == found.keys() and abs(whole.result["test"] - ours.result["test"]) < 4
     for name in plain:
         if "running" in name:
-            torch.testing.assert_close(found[name], plain[name], rtol=0.02, atol=0.02)
+            torch.testing.assert_close(found[name], plain[name], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
