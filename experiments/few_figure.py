@@ -258,7 +258,7 @@ def shown(p: float) -> str:
 
 def baseline(runs: dict[Point, dict[int, Ended]], point: Point, against: str) -> dict[int, Ended]:
     """What a point is paired with: that kind with as many negatives, or without a number where it has none."""
-    return runs.get(Point(against, 0 if against in LINES else point.number), {})
+    return runs.get(Point(against, point.number)) or runs.get(Point(against, 0), {})
 
 
 def markdown(rows: list[list[str]]) -> list[str]:

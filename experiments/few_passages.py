@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=25_000, help="queries to learn from, the first ones")
     parser.add_argument("--test", type=int, default=4_000, help="queries to test with, the next ones")
     parser.add_argument("--batch", type=int, default=32, help="another than 32 is noted as KIND+batch-B")
-    parser.add_argument("--epochs", type=int, default=4, help="another than 4 is noted as KIND+epochs-E")
+    parser.add_argument("--epochs", type=int, default=2, help="another than 2 is noted as KIND+epochs-E")
     parser.add_argument("--kinds", default="*", help="patterns, separated by commas")
     parser.add_argument("--numbers", default="1,4", help="passages more a query")
     parser.add_argument("--seeds", default="0,1,2")
@@ -209,7 +209,7 @@ def main() -> None:
     print(f"as they are: {told(None, given)}", flush=True)
     kept = [json.loads(line) for line in words.out.read_text().splitlines()] if words.out.exists() else []
     done = {(line["kind"], line["number"], line["seed"]) for line in kept}
-    changed = f"+batch-{words.batch}" * (words.batch != 32) + f"+epochs-{words.epochs}" * (words.epochs != 4)
+    changed = f"+batch-{words.batch}" * (words.batch != 32) + f"+epochs-{words.epochs}" * (words.epochs != 2)
     for seed in map(int, words.seeds.split(",")):
         for kind in chosen:
             for number in map(int, words.numbers.split(",") if "+" in kind else "0"):

@@ -31,7 +31,7 @@ def test_python_of_the_readme_runs(code: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_library_examples_have_the_promised_length() -> None:
-    short, parts = blocks(README, "python")
+    short, parts, _ = blocks(README, "python")
     assert "## The library in three lines" in README
     marked = [line.split("# ")[1][:2] for line in short.splitlines() if "contrast" in line]
     assert marked == ["1.", "2.", "3."] and short.count("scns.") == 1

@@ -302,10 +302,11 @@ def test_a_retriever_is_trained_once_and_told(
         assert sentence in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "none.jsonl").exists()
 
 
-def test_nouns_that_share_their_words_are_left_out(tmp_path: Path) -> None:
+def test_meanings_that_share_their_words_are_left_out(tmp_path: Path) -> None:
     licence, bank = "  1 This software\n", "n 01 bank 0 000 | "
     ocean = '00000009 17 n 02 ocean 0 blue_water 0 000 | a large body of water; "they crossed it"  \n'
     others = f"00000001 17 {bank}sloping land\n00000002 21 {bank}a financial institution  \n"
     (tmp_path / "data.noun").write_text(licence + others + ocean)
-    found = runpy.run_path(str(WORDNET))["nouns"](tmp_path / "data.noun")
-    assert found == [("ocean, blue water", "a large body of water")]
+    (tmp_path / "data.adj").write_text(f"{licence}00000005 00 a 01 awake(p) 0 000 | not asleep; 'I am awake'  \n")
+    found = runpy.run_path(str(WORDNET))["meanings"](tmp_path / "data.noun", tmp_path / "data.adj")
+    assert sorted(found) == [("awake", "not asleep; 'I am awake'"), ("ocean, blue water", "a large body of water")]
