@@ -246,7 +246,11 @@ def test_heads_on_embeddings_are_trained_once_and_told(
         sys, "argv", [str(HEADS), *map(str, where), "--numbers", "8", "--seeds", "0,1", "--out", str(out)]
     )
     heads["main"]()
+    assert "-shared" not in out.read_text()  # where asked for alone
     before = float(capsys.readouterr().out.split("\n")[0].split(": ")[1])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--kinds", "[!p]*"])
+    heads["main"]()
+    capsys.readouterr()
     told = [json.loads(line) for line in out.read_text().splitlines()]
     found = {(line["kind"], line["seed"]): line for line in told}
     assert len(found) == len(told) == 2 * (len(heads["KINDS"]) + 1)

@@ -317,7 +317,7 @@ def test_retrieval_by_heads_is_told_as_it_was_measured() -> None:
 
     lines = figure["lines"](ROOT / "docs" / "results" / "heads-times.jsonl")
     seconds = {(line["kind"], line["number"]): f"{line['seconds']:.0f}" for line in lines}
-    page = RESULTS.split("## A head on embeddings and labels\n")[1]
+    page = RESULTS.split("## A head on embeddings and labels\n")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     base = {point: each for point, each in runs.items() if "+" not in point.kind}
     for line in figure["grid"](base):
@@ -430,3 +430,122 @@ def test_heads_on_two_data_sets_are_told_as_they_were_measured() -> None:
     worse = figure["over_numbers"]([tiny], "uniform")
     for kind in ("mined", "mined-uniform", "class", "instance"):
         assert any(line.startswith(f"| {kind} | 12 | 0 |") for line in worse)
+
+
+def measured(name: str) -> dict:
+    return runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))["read"](ROOT / "docs" / "results" / name)
+
+
+def mean_of(tests: list[float], sign: str = "") -> str:
+    found = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))["interval"](tests)
+    return f"{found.mean:{sign}.2f} +- {found.high - found.mean:.2f}"
+
+
+def cells(page: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+
+
+def test_draws_that_serve_a_batch_are_told_as_they_were_measured() -> None:
+    runs, times = measured("heads-shared.jsonl"), measured("heads-shared-times.jsonl")
+    lines = (ROOT / "docs" / "results" / "heads-shared-times.jsonl").read_text().splitlines()
+    seconds = {(line["kind"], line["number"]): f"{line['seconds']:.0f}" for line in map(json.loads, lines)}
+    page = RESULTS.split("### Draws that serve a whole batch\n")[1].split("\n### ")[0]
+    rows = [row for row in cells(page) if "+-" in row[1]]
+    assert sorted(row[0] for row in rows) == sorted({point.kind for point in runs}) and len(times) == 9
+    for kind, *shown, last in rows:
+        assert shown == [mean_of([run.test for run in runs[kind, number].values()]) for number in (1, 4, 16)]
+        assert last == seconds[kind, 4]
+    assert f"take {seconds['uniform-corrected', 64]} and 64 of\n`own` {seconds['own', 64]}." in page
+    alone = measured("heads.jsonl")
+    shared, lone = (
+        [f"{sum(run.test for run in runs[kind, number].values()) / 3:.2f}" for runs, kind, number in which]
+        for which in (
+            ((runs, "uniform-shared", 4), (runs, "uniform-shared", 1)),
+            ((alone, "own", 64), (alone, "uniform-corrected", 64)),
+        )
+    )
+    assert all(f"({one}; {other})" in page for one, other in zip(shared, lone, strict=True))
+
+
+BESIDE = {  # as the pages say it -> as few_passages.py notes it
+    "nothing": "",
+    "none;": "",
+    "the nearest": "+mined",
+    "the same, 5 %": "+mined-margin",
+    "the same, found again": "+anew",
+    "random ones": "+uniform",
+    "drawn by the given": "+soft",
+    "drawn by the heads'": "+own",
+    "the same by the heads'": "+own",
+}
+LARGER = {"alone": "", "random more": "+uniform", "mined anew": "+anew", "of `+soft`": "+soft", "of `+own`": "+own"}
+
+
+def beside(shown: str) -> str:
+    (kind,) = {kind for words, kind in BESIDE.items() if shown.startswith(words)}
+    return f"in-batch{kind}"
+
+
+def test_a_retriever_is_told_as_it_was_measured() -> None:
+    sets = [measured("passages.jsonl"), measured("passages-others.jsonl")]
+    assert all({len(each) for each in runs.values()} == {3} for runs in sets)
+    lines = (ROOT / "docs" / "results" / "passages-times.jsonl").read_text().splitlines()
+    seconds = {(line["kind"], line["number"]): line["seconds"] for line in map(json.loads, lines)}
+    page = RESULTS.split("## A retriever\n")[1].split("\n## ")[0]
+    numbers = {kind: (1, 4) if "+" in kind else (0,) for kind in (f"in-batch{each}" for each in BESIDE.values())}
+
+    def tests(kind: str, number: int) -> list[list[float]]:
+        return [[runs[kind, number][seed].test for seed in (0, 1, 2)] for runs in sets]
+
+    def less(one: tuple[str, int], two: tuple[str, int]) -> list[str]:
+        pairs = zip(tests(*one), tests(*two), strict=True)
+        return [mean_of([a - b for a, b in zip(these, those, strict=True)], "+") for these, those in pairs]
+
+    told = 0
+    for row in cells(page):
+        if len(row) == 6 and "+-" in row[1]:  # the first table
+            kind = beside(row[0])
+            means = [[mean_of(each) for each in tests(kind, number)] for number in numbers[kind]]
+            both = means if len(means) == 2 else [*means, ["", ""]]
+            assert row[1:5] == [both[0][0], both[1][0], both[0][1], both[1][1]]
+            assert row[5] == f"{seconds[kind, numbers[kind][0]]:.0f}"
+        elif len(row) == 3 and "+-" in row[1]:  # batches
+            size, _, rest = row[0].partition(" ")
+            (more,) = {kind for words, kind in LARGER.items() if rest.endswith(words) or words in rest}
+            kind = f"in-batch{more}" + (f"+batch-{size}" if size != "32" else "")
+            assert row[1:] == [mean_of(each) for each in tests(kind, 1 if more else 0)]
+        elif len(row) == 5 and "+-" in row[1]:  # pairs
+            bases = ("in-batch", "in-batch+uniform", "in-batch+mined-margin", "in-batch+anew")
+            for base, shown in zip(bases, row[1:], strict=True):
+                kind = "in-batch+anew" if row[0].startswith("mined") else beside(row[0])
+                assert bool(shown) != (kind == base)
+                where = [(tests(kind, n), tests(base, n if "+" in base else 0)) for n in (1, 4)]
+                found = [
+                    [a - b for one, other in zip(*pair, strict=True) for a, b in zip(one, other, strict=True)]
+                    for pair in where
+                ]
+                seeds = [sum(each) / 2 for each in zip(*found, strict=True)]
+                wins = sum(each > 0 for part in found for each in part)
+                assert shown in ("", f"{mean_of(seeds, '+')}, {wins} of 12")
+        else:
+            continue
+        told += 1
+    assert told == 7 + 8 + 4
+    flat = " ".join(page.split())
+    one = ("in-batch+own", 1)
+    behind, more = less(one, ("in-batch+batch-160", 0)), less(("in-batch+own+batch-160", 1), ("in-batch+batch-160", 0))
+    assert "end {} and {} below 32".format(*(each.removeprefix("+") for each in behind)) in flat
+    assert "gain {} and {} by it".format(*(each.removeprefix("+") for each in more)) in flat
+    table = README.split("### A retriever\n")[1].split("\n### ")[0].replace("**", "")
+    rows = [row for row in cells(table) if row[1][:1].isdigit()]
+    for name, *shown in rows:
+        kind = beside(name)
+        kinds = [kind] if "+" in kind else [kind, "in-batch+batch-160"]
+        means = [
+            ["; ".join(f"{sum(tests(each, n)[which]) / 3:.1f}" for each in kinds) for n in numbers[kind]]
+            for which in (0, 1)
+        ]
+        assert shown == [cell for each in means for cell in (each if len(each) == 2 else [*each, ""])]
+    assert len(rows) == 7
+    for words in ("0.78 +- 0.12 above random ones", "0.40 +- 0.09 above those"):
+        assert words in " ".join(table.split()) and f"+{words[:12]}, 12 of 12" in flat
