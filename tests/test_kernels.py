@@ -152,17 +152,19 @@ from scns.kernels import weighing
 weighing._OPTIONS["WIDE"] = 16  # several pieces a row
 generator = torch.Generator().manual_seed(0)
 labels = torch.arange(45) % 4
-for uniform, scale in ((0.1, 7.3), (0.0, 40.0)):
-    sampler = scns.SoftNegatives(torch.randn(45, 8, generator=generator), labels, scale=scale, uniform=uniform)
+labels[3] = 9  # alone: among those behind it none is left out
+for uniform, scale, among in ((0.1, 7.3, None), (0.0, 40.0, None), (0.1, 7.3, range(10, 45))):
+    x = torch.randn(45, 8, generator=generator)
+    sampler = scns.SoftNegatives(x, labels, scale=scale, uniform=uniform, among=among)
     anchors = torch.tensor([3, 44, 0, 17])
-    scores = sampler.unit[sampler.pool.rank[anchors]] @ sampler.unit.T
+    scores = sampler.unit[sampler.pool.rank[anchors]] @ sampler.unit[: sampler.pool.count].T
     ends = sampler._added_up(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors)
     again = torch.compile(sampler._added_up, fullgraph=True, backend="aot_eager")  # as in a step that is compiled
     assert torch.equal(again(scores, sampler.pool.start[anchors], sampler.pool.stop[anchors], anchors), ends)
     none = torch.zeros(4, 1, dtype=torch.int64)
     plain = sampler._weighed(anchors, lambda found, _: (found,))[0]
     found, wanted = (torch.diff(each, dim=1, prepend=none) for each in (ends, plain))
-    assert (wanted == 0).any() and int((found - wanted).abs().max()) <= 1, (found - wanted).abs().max()
+    assert (wanted == 0).any() and (wanted[0] == 0).any() == (among is None) and int((found - wanted).abs().max()) <= 1, (found - wanted).abs().max()
     assert (found == wanted).double().mean() > 0.99
 """
 
