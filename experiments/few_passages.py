@@ -9,16 +9,19 @@ encodes the passages of a batch, which are negatives of its other queries, and `
 all queries of the batch too. So a step of any kind encodes as many texts; kinds differ in which, and in how they count:
 
   in-batch              none more (`number` 0)
+  in-batch-weighed      none more, and those of the batch weighed as below
   in-batch+uniform      random ones
   in-batch+mined        the query's nearest by the given embeddings, found once, counted alike
   in-batch+mined-margin the same of those whose cosine is at least 5 % below that of the query's own
   in-batch+anew         as mined-margin, found again by the heads at the beginning of every epoch
   in-batch+soft         drawn by exp(cosine / temperature) of the given embeddings
   in-batch+own          drawn so by the heads' own, as they are at the beginning of every epoch
+  in-batch+anew-weighed, in-batch+uniform-alike, in-batch+own-alike      the same ones, counted in the other way
 
-uniform, soft and own are weighed by `Negatives.shared`, so that they estimate the sum over all passages. The others
-count alike, as in MultipleNegativesRankingLoss of sentence-transformers, but a query's own passage is never its
-negative. Told is the mean reciprocal rank (%) of --test queries that the heads have not seen, their passages among all,
+uniform, soft and own are weighed by `Negatives.shared`, so that they estimate the sum over all passages, and so is what
+is called weighed: each by one over how often a query is to expect it, its own nearest for sure. The others count alike,
+as in MultipleNegativesRankingLoss of sentence-transformers, but a query's own passage is never its negative.
+Told is the mean reciprocal rank (%) of --test queries that the heads have not seen, their passages among all,
 and the share found first. A line a run; those that the file has are skipped. Heads of one seed begin alike and see the
 same batches.
 """
@@ -27,6 +30,7 @@ import argparse
 import fnmatch
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,8 +43,20 @@ from scns.arrays import load_array
 from scns.errors import InputError
 from scns.files import check_writable
 
-TEMPERATURE, HIDDEN, MARGIN = 0.05, 512, 0.05
-KINDS = tuple(f"in-batch{more}" for more in ("", "+uniform", "+mined", "+mined-margin", "+anew", "+soft", "+own"))
+HIDDEN, MARGIN = 512, 0.05
+KINDS = {  # which passages beside those of the batch, if any, and whether all are weighed
+    "in-batch": ("uniform", False),
+    "in-batch-weighed": ("uniform", True),
+    "in-batch+mined": ("mined", False),
+    "in-batch+mined-margin": ("mined-margin", False),
+    "in-batch+anew": ("anew", False),
+    "in-batch+anew-weighed": ("anew", True),
+    "in-batch+uniform": ("uniform", True),
+    "in-batch+uniform-alike": ("uniform", False),
+    "in-batch+soft": ("soft", True),
+    "in-batch+own": ("own", True),
+    "in-batch+own-alike": ("own", False),
+}
 
 
 class Given(NamedTuple):
@@ -53,6 +69,7 @@ class Given(NamedTuple):
     groups: Tensor  # 0: queries, which are no negatives of each other
     batch: int
     epochs: int
+    temperature: float
 
     @property
     def among(self) -> range:
@@ -93,40 +110,53 @@ class Negatives:
     """The columns of a batch and their log-weights for each of its queries."""
 
     def __init__(self, given: Given, kind: str, number: int, seed: int) -> None:
-        self.given, self.name, self.number, self.seed = given, kind.partition("+")[2], number, seed
-        self.chance = torch.zeros(len(given.labels))
+        self.name, self.weighed = KINDS[kind]
+        self.given, self.number, self.seed = given, number, seed
         first = len(given.queries)
-        self.chance[first : 2 * first] = given.batch / first  # that a passage is of the batch anyway
+        self.share = given.batch / first  # of the queries, a batch
+        self.chance = torch.zeros(len(given.labels))
+        self.chance[first : 2 * first] = self.share  # that a passage is of the batch anyway
         self.sampler: Any = None
         if self.name == "uniform":
             self.sampler = scns.UniformNegatives(given.labels, among=given.among, seed=seed)
         if self.name in ("mined", "mined-margin"):
-            self.near = nearest(given, given.queries, given.passages, number, self.name == "mined-margin")
+            self.mine(nearest(given, given.queries, given.passages, number, self.name == "mined-margin"))
+
+    def mine(self, near: Tensor) -> None:
+        """These passages of each query, [queries, number], from now on."""
+        self.near = near
+        self.often = self.chance + self.share * near[near >= 0].bincount(minlength=len(self.chance))
 
     def refresh(self, queries: Tensor, passages: Tensor) -> None:
         """The heads' outputs at the beginning of an epoch; at the first one they are the given embeddings."""
         if self.name == "anew":
-            self.near = nearest(self.given, queries, passages, self.number, margin=True)
+            self.mine(nearest(self.given, queries, passages, self.number, margin=True))
         if self.name in ("soft", "own"):
             both = torch.cat([queries, passages])
             if self.sampler is None:
-                options: dict[str, Any] = {"scale": 1 / TEMPERATURE, "among": self.given.among, "seed": self.seed}
-                self.sampler = scns.SoftNegatives(both, self.given.labels, **options)
+                options: dict[str, Any] = {"among": self.given.among, "seed": self.seed}
+                scale = 1 / self.given.temperature
+                self.sampler = scns.SoftNegatives(both, self.given.labels, scale=scale, **options)
             elif self.name == "own":
                 self.sampler.refresh_(both)
 
     def __call__(self, rows: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """(passages [m], log-weights [batch, m]); -inf for a query's own and for what is there twice"""
+        """(passages [m], log-weights [batch, m]); -inf for a query's own"""
         own = rows + len(self.given.queries)
         if self.sampler is not None:
             columns, log_weights = self.sampler.shared(rows, self.number, epoch=epoch, also=own, chance=self.chance)
-            return columns - len(self.given.queries), log_weights
-        columns = own if not self.name else torch.cat([own, self.near[rows].flatten()])
-        columns = columns[columns >= 0] - len(self.given.queries)
-        return columns, torch.where(columns == rows[:, None], -torch.inf, 0.0)
+        else:
+            near = self.near[rows]
+            columns = torch.cat([own, near.flatten()])
+            columns = columns[columns >= 0]
+            sure = (near[:, :, None] == columns).any(1)
+            log_weights = -(self.often[columns] + (1 - self.share) * sure).log()
+        columns = columns - len(self.given.queries)
+        counted = log_weights if self.weighed else torch.zeros(())
+        return columns, torch.where(columns == rows[:, None], -torch.inf, counted)
 
 
-def train(given: Given, kind: str, number: int, seed: int) -> dict[str, Any]:
+def train(words: argparse.Namespace, given: Given, kind: str, number: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     dim, count = given.queries.shape[1], len(given.queries)
     heads = nn.ModuleList([Head(dim), Head(dim)])  # of queries, of passages
@@ -143,23 +173,20 @@ def train(given: Given, kind: str, number: int, seed: int) -> dict[str, Any]:
             columns, log_weights = negatives(rows, epoch)
             asked, found = heads[0](given.queries[rows]), heads[1](given.passages[columns])
             own = found[: len(rows)]  # the first columns are the batch's own
-            loss = scns.functional.info_nce(asked, own, found, log_weights=log_weights, temperature=TEMPERATURE)
+            loss = scns.functional.info_nce(asked, own, found, log_weights=log_weights, temperature=given.temperature)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
     seconds = time.perf_counter() - start
-    return told(heads, given) | {"seconds": round(seconds, 1)}
+    found = told(outputs(heads[0], given.asked), outputs(heads[1], given.passages), len(given.queries))
+    return found | {"seconds": round(seconds, 1)}
 
 
-def told(heads: nn.ModuleList | None, given: Given) -> dict[str, float]:
-    """Mean reciprocal rank and share of first places, %, of the queries that the heads have not seen."""
-    asked, passages = given.asked, given.passages
-    if heads is not None:
-        asked, passages = outputs(heads[0], asked), outputs(heads[1], passages)
-    answers = torch.arange(len(given.queries), len(given.queries) + len(asked))
+def told(asked: Tensor, passages: Tensor, first: int) -> dict[str, float]:
+    """Mean reciprocal rank and share of first places, %; the passage of the first query asked is the `first`."""
     ranks = []
-    for some, answer in zip(asked.split(500), answers.split(500), strict=True):
+    for some, answer in zip(asked.split(500), torch.arange(first, first + len(asked)).split(500), strict=True):
         scores = some @ passages.T
         ranks.append(1 + (scores > scores.gather(1, answer[:, None])).sum(1))
     rank = torch.cat(ranks).double()
@@ -171,7 +198,8 @@ def told(heads: nn.ModuleList | None, given: Given) -> dict[str, float]:
 
 def load(words: argparse.Namespace) -> Given:
     queries, passages = (
-        F.normalize(load_array(words.folder / f"{name}.npy").float(), dim=1) for name in ("queries", "passages")
+        F.normalize(load_array(words.folder / f"{name}.npy")[: words.passages].float(), dim=1)
+        for name in ("queries", "passages")
     )
     if queries.shape != passages.shape or words.train + words.test > len(queries):
         raise InputError(
@@ -183,20 +211,28 @@ def load(words: argparse.Namespace) -> Given:
     labels = torch.cat([torch.arange(words.train), torch.arange(len(passages))])
     groups = torch.cat([torch.zeros(words.train), -torch.ones(len(passages))]).long()
     asked = queries[words.train : words.train + words.test]
-    return Given(queries[: words.train], asked, passages, labels, groups, words.batch, words.epochs)
+    return Given(queries[: words.train], asked, passages, labels, groups, words.batch, words.epochs, words.temperature)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description: str | None, **defaults: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="queries.npy and passages.npy, float [n, width], row i a pair")
     parser.add_argument("--train", type=int, default=25_000, help="queries to learn from, the first ones")
     parser.add_argument("--test", type=int, default=4_000, help="queries to test with, the next ones")
-    parser.add_argument("--batch", type=int, default=32, help="another than 32 is noted as KIND+batch-B")
-    parser.add_argument("--epochs", type=int, default=2, help="another than 2 is noted as KIND+epochs-E")
+    parser.add_argument("--passages", type=int, help="to find them among, the first ones; all by default")
+    parser.add_argument("--batch", type=int, default=32, help="another than %(default)s is noted as KIND+batch-B")
+    parser.add_argument("--epochs", type=int, default=2, help="another than %(default)s is noted as KIND+epochs-E")
+    parser.add_argument("--temperature", type=float, default=0.05, help="another than %(default)s: KIND+tau-T")
     parser.add_argument("--kinds", default="*", help="patterns, separated by commas")
     parser.add_argument("--numbers", default="1,4", help="passages more a query")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--out", type=Path, required=True, help="a .jsonl file; runs that it has are skipped")
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def train_all(parser: argparse.ArgumentParser, learn: Callable[..., dict[str, Any]]) -> None:
+    """`learn(words, given, kind, number, seed)` for whatever was asked for, with a line for each in --out."""
     words = parser.parse_args()
     chosen = [kind for kind in KINDS if any(fnmatch.fnmatch(kind, each) for each in words.kinds.split(","))]
     if not chosen:
@@ -206,20 +242,26 @@ def main() -> None:
         given = load(words)
     except InputError as error:
         parser.error(str(error))
-    print(f"as they are: {told(None, given)}", flush=True)
+    print(f"as they are: {told(given.asked, given.passages, len(given.queries))}", flush=True)
     kept = [json.loads(line) for line in words.out.read_text().splitlines()] if words.out.exists() else []
     done = {(line["kind"], line["number"], line["seed"]) for line in kept}
-    changed = f"+batch-{words.batch}" * (words.batch != 32) + f"+epochs-{words.epochs}" * (words.epochs != 2)
+    noted = {"batch": "batch", "epochs": "epochs", "temperature": "tau"}
+    changed = [f"+{short}-{getattr(words, name):g}" for name, short in noted.items() if differs(parser, words, name)]
     for seed in map(int, words.seeds.split(",")):
         for kind in chosen:
             for number in map(int, words.numbers.split(",") if "+" in kind else "0"):
-                if (kind + changed, number, seed) in done:
+                name = "".join([kind, *changed])
+                if (name, number, seed) in done:
                     continue
-                line = {"kind": kind + changed, "number": number, "seed": seed} | train(given, kind, number, seed)
+                line = {"kind": name, "number": number, "seed": seed} | learn(words, given, kind, number, seed)
                 with open(words.out, "a") as file:
                     file.write(json.dumps(line) + "\n")
                 print(line, flush=True)
 
 
+def differs(parser: argparse.ArgumentParser, words: argparse.Namespace, name: str) -> bool:
+    return bool(getattr(words, name) != parser.get_default(name))
+
+
 if __name__ == "__main__":
-    main()
+    train_all(options(__doc__), train)

@@ -468,17 +468,29 @@ def test_draws_that_serve_a_batch_are_told_as_they_were_measured() -> None:
 
 
 BESIDE = {  # as the pages say it -> as few_passages.py notes it
-    "nothing": "",
-    "none;": "",
+    "nothing more (": "",
+    "nothing more, weighed": "-weighed",
+    "none; the same": "",
+    "none, but": "-weighed",
     "the nearest": "+mined",
     "the same, 5 %": "+mined-margin",
     "the same, found again": "+anew",
+    "mined with a margin, anew": "+anew",
     "random ones": "+uniform",
     "drawn by the given": "+soft",
     "drawn by the heads'": "+own",
     "the same by the heads'": "+own",
 }
-LARGER = {"alone": "", "random more": "+uniform", "mined anew": "+anew", "of `+soft`": "+soft", "of `+own`": "+own"}
+LARGER = {
+    "alone": "", "alone, weighed": "-weighed", "random more": "+uniform", "mined anew": "+anew", "of `+soft`": "+soft",
+    "of `+own`": "+own",
+}  # fmt: skip
+COUNTED = {  # alike, weighed
+    "nothing more": ("", "-weighed"),
+    "random ones": ("+uniform-alike", "+uniform"),
+    "mined with a margin, anew": ("+anew", "+anew-weighed"),
+    "drawn by the heads' own": ("+own-alike", "+own"),
+}
 
 
 def beside(shown: str) -> str:
@@ -486,66 +498,110 @@ def beside(shown: str) -> str:
     return f"in-batch{kind}"
 
 
+class Retrieval:
+    """The runs of few_passages.py on both sets of queries."""
+
+    def __init__(self) -> None:
+        self.sets = [measured("passages.jsonl"), measured("passages-others.jsonl")]
+        assert all({len(each) for each in runs.values()} == {3} for runs in self.sets)
+
+    def tests(self, kind: str, number: int) -> list[float]:
+        """Three seeds of the one set, three of the other."""
+        number = number if "+" in kind.split("+batch")[0].split("+tau")[0] else 0
+        return [runs[kind, number][seed].test for runs in self.sets for seed in (0, 1, 2)]
+
+    def means(self, kind: str, number: int) -> list[str]:
+        found = self.tests(kind, number)
+        return [mean_of(found[:3]), mean_of(found[3:])]
+
+    def differences(self, kind: str, base: str, number: int) -> list[float]:
+        return [a - b for a, b in zip(self.tests(kind, number), self.tests(base, number), strict=True)]
+
+    def less(self, kind: str, base: str, *numbers: int) -> str:
+        found = [self.differences(kind, base, number) for number in numbers]
+        seeds = [sum(each) / len(numbers) for each in zip(*found, strict=True)]
+        wins = sum(each > 0 for part in found for each in part)
+        return f"{mean_of(seeds, '+')}, {wins} of {6 * len(numbers)}"
+
+
 def test_a_retriever_is_told_as_it_was_measured() -> None:
-    sets = [measured("passages.jsonl"), measured("passages-others.jsonl")]
-    assert all({len(each) for each in runs.values()} == {3} for runs in sets)
+    runs = Retrieval()
     lines = (ROOT / "docs" / "results" / "passages-times.jsonl").read_text().splitlines()
-    seconds = {(line["kind"], line["number"]): line["seconds"] for line in map(json.loads, lines)}
+    seconds = {(line["kind"], line["number"]): f"{line['seconds']:.0f}" for line in map(json.loads, lines)}
     page = RESULTS.split("## A retriever\n")[1].split("\n## ")[0]
-    numbers = {kind: (1, 4) if "+" in kind else (0,) for kind in (f"in-batch{each}" for each in BESIDE.values())}
-
-    def tests(kind: str, number: int) -> list[list[float]]:
-        return [[runs[kind, number][seed].test for seed in (0, 1, 2)] for runs in sets]
-
-    def less(one: tuple[str, int], two: tuple[str, int]) -> list[str]:
-        pairs = zip(tests(*one), tests(*two), strict=True)
-        return [mean_of([a - b for a, b in zip(these, those, strict=True)], "+") for these, those in pairs]
-
+    first, counted, tempered, larger = re.split(r"^### .*$", page, flags=re.MULTILINE)[:4]
+    bases = ("in-batch", "in-batch-weighed", "in-batch+uniform", "in-batch+mined-margin", "in-batch+anew")
     told = 0
-    for row in cells(page):
-        if len(row) == 6 and "+-" in row[1]:  # the first table
-            kind = beside(row[0])
-            means = [[mean_of(each) for each in tests(kind, number)] for number in numbers[kind]]
-            both = means if len(means) == 2 else [*means, ["", ""]]
-            assert row[1:5] == [both[0][0], both[1][0], both[0][1], both[1][1]]
-            assert row[5] == f"{seconds[kind, numbers[kind][0]]:.0f}"
-        elif len(row) == 3 and "+-" in row[1]:  # batches
-            size, _, rest = row[0].partition(" ")
-            (more,) = {kind for words, kind in LARGER.items() if rest.endswith(words) or words in rest}
-            kind = f"in-batch{more}" + (f"+batch-{size}" if size != "32" else "")
-            assert row[1:] == [mean_of(each) for each in tests(kind, 1 if more else 0)]
-        elif len(row) == 5 and "+-" in row[1]:  # pairs
-            bases = ("in-batch", "in-batch+uniform", "in-batch+mined-margin", "in-batch+anew")
-            for base, shown in zip(bases, row[1:], strict=True):
-                kind = "in-batch+anew" if row[0].startswith("mined") else beside(row[0])
-                assert bool(shown) != (kind == base)
-                where = [(tests(kind, n), tests(base, n if "+" in base else 0)) for n in (1, 4)]
-                found = [
-                    [a - b for one, other in zip(*pair, strict=True) for a, b in zip(one, other, strict=True)]
-                    for pair in where
-                ]
-                seeds = [sum(each) / 2 for each in zip(*found, strict=True)]
-                wins = sum(each > 0 for part in found for each in part)
-                assert shown in ("", f"{mean_of(seeds, '+')}, {wins} of 12")
+    for name, *shown in (row for row in cells(first) if "+-" in " ".join(row)):
+        kind = beside(name)
+        if "of 12" in "".join(shown):
+            assert shown == [runs.less(kind, base, 1, 4) if base != kind else "" for base in bases]
         else:
-            continue
+            ones, fours = runs.means(kind, 1), runs.means(kind, 4) if "+" in kind else ["", ""]
+            assert shown[:4] == [ones[0], fours[0], ones[1], fours[1]]
+            assert shown[4] == seconds.get((kind, 1 if "+" in kind else 0), "")
         told += 1
-    assert told == 7 + 8 + 4
+    for name, *shown in (row for row in cells(counted) if "+-" in " ".join(row)):
+        alike, weighed = (f"in-batch{kind}" for kind in COUNTED[name])
+        numbers = (1, 4) if "+" in alike else (0,)
+        means = [
+            ["; ".join(runs.means(kind, n)[which] for n in numbers) for kind in (alike, weighed)] for which in (0, 1)
+        ]
+        assert shown == [*means[0], *means[1], runs.less(weighed, alike, *numbers)]
+        told += 1
+    for temperature, *shown in (row for row in cells(tempered) if "+-" in " ".join(row)):
+        tau = f"+tau-{temperature}" * (temperature != "0.05")
+        kinds = [f"in-batch{kind}{tau}" for kind in ("", "-weighed", "+anew", "+own")]
+        assert shown == [runs.means(kind, 1)[which] for which in (0, 1) for kind in kinds]
+        told += 1
+    for name, *shown in (row for row in cells(larger) if "+-" in " ".join(row)):
+        size, _, rest = name.partition(" ")
+        kind = f"in-batch{LARGER[rest.removeprefix('and 1 ').removesuffix(' a query')]}"
+        assert shown == runs.means(kind + f"+batch-{size}" * (size != "32"), 1)
+        told += 1
+    assert told == 8 + 4 + 4 + 4 + 11
     flat = " ".join(page.split())
-    one = ("in-batch+own", 1)
-    behind, more = less(one, ("in-batch+batch-160", 0)), less(("in-batch+own+batch-160", 1), ("in-batch+batch-160", 0))
-    assert "end {} and {} below 32".format(*(each.removeprefix("+") for each in behind)) in flat
-    assert "gain {} and {} by it".format(*(each.removeprefix("+") for each in more)) in flat
+
+    def of_set(kind: str, base: str, which: int) -> str:
+        return mean_of(runs.differences(kind, base, 1)[3 * which :][:3]).removeprefix("+")
+
+    behind, more = (
+        [of_set(*pair, which) for which in (0, 1)]
+        for pair in (("in-batch+own", "in-batch+batch-160"), ("in-batch+own+batch-160", "in-batch+batch-160"))
+    )
+    assert "end {} and {} below 32".format(*behind) in flat and "gain {} and {} by it".format(*more) in flat
+    tenth, low, lower = (
+        [
+            runs.less(f"in-batch{kind}{tau}", f"in-batch{base}{tau}", 1)
+            for kind, base in (("+own", "+anew"), ("-weighed", ""))
+        ]
+        for tau in ("+tau-0.1", "+tau-0.02", "+tau-0.03")
+    )
+    assert tenth[0] == "-1.08 +- 0.52, 0 of 6" and "1.08 +- 0.52 below `+anew` (0 of 6 pairs)" in flat
+    assert (
+        "{} and {} (6 of 6 pairs each)".format(*(each[1][1:].removesuffix(", 6 of 6") for each in (low, lower))) in flat
+    )
+    assert "({}, {})".format(*(each[0].split(",")[0] for each in (low, lower))) in flat
+    assert f"({runs.less('in-batch+own-alike', 'in-batch-weighed', 1, 4).split(',')[0]})" in flat
+    gains = [
+        f"{sum(runs.differences(f'in-batch-weighed{size}', f'in-batch{size}', 1)[3 * which :][:3]) / 3:.2f}"
+        for size in ("", "+batch-160")
+        for which in (0, 1)
+    ]
+    assert "{} and {} with 32, {} and {} with 160".format(*gains) in flat
     table = README.split("### A retriever\n")[1].split("\n### ")[0].replace("**", "")
     rows = [row for row in cells(table) if row[1][:1].isdigit()]
     for name, *shown in rows:
         kind = beside(name)
-        kinds = [kind] if "+" in kind else [kind, "in-batch+batch-160"]
+        both = [kind] if "none;" not in name else [kind, "in-batch+batch-160"]
         means = [
-            ["; ".join(f"{sum(tests(each, n)[which]) / 3:.1f}" for each in kinds) for n in numbers[kind]]
+            "; ".join(f"{sum(runs.tests(each, n)[3 * which :][:3]) / 3:.1f}" for each in both)
+            if "+" in kind or n == 1
+            else ""
             for which in (0, 1)
+            for n in (1, 4)
         ]
-        assert shown == [cell for each in means for cell in (each if len(each) == 2 else [*each, ""])]
-    assert len(rows) == 7
-    for words in ("0.78 +- 0.12 above random ones", "0.40 +- 0.09 above those"):
-        assert words in " ".join(table.split()) and f"+{words[:12]}, 12 of 12" in flat
+        assert shown == means
+    assert len(rows) == 8
+    for words in ("0.78 +- 0.12 above random ones", "0.40 +- 0.09 above those", "0.75 +- 0.18 above"):
+        assert words in " ".join(table.split()) and f"+{words[:12]}, " in flat

@@ -178,10 +178,12 @@ def test_shared_draws_count_one_over_how_often_they_are_expected(name: str) -> N
     own = sampler.sample(anchors, 6, epoch=2) if sampler.counted else sampler.weights(anchors, 6, epoch=2)[0]
     assert torch.equal(columns, own.flatten())
     often = 6 * q.sum(0)
-    also, chance = torch.tensor([0, 5, 200]), torch.linspace(0, 0.5, COUNT)
+    also, chance = torch.tensor([5, 100, 200]), torch.linspace(0, 0.5, COUNT)
     joined, weighed = sampler.shared(anchors, 6, epoch=2, also=also, chance=chance)
-    assert torch.equal(joined, torch.cat([also, columns]))
-    for found, given, expected in ((columns, log_weights, often), (joined, weighed, often + chance)):
+    alone, at_hand = sampler.shared(anchors, 0, epoch=2, also=also, chance=chance)
+    assert torch.equal(joined, torch.cat([also, columns])) and torch.equal(alone, also)
+    told = ((columns, log_weights, often), (joined, weighed, often + chance), (alone, at_hand, chance))
+    for found, given, expected in told:
         can = q[:, found] > 0
         wanted = torch.where(can, -expected[found].log(), -torch.inf)
         assert torch.equal(given.isneginf(), ~can) and torch.allclose(given[can].double(), wanted[can], atol=1e-5)
@@ -191,7 +193,7 @@ def test_shared_draws_count_one_over_how_often_they_are_expected(name: str) -> N
 def test_shared_draws_are_unbiased_and_better_than_own_ones(name: str) -> None:
     """Their mean is the full sum, to the standard error; so is that of draws beside others that are at hand."""
     sampler, anchors, epochs = SAMPLERS[name], torch.arange(32), 400
-    estimates: dict[str, list[Tensor]] = {"own": [], "shared": [], "beside": []}
+    estimates: dict[str, list[Tensor]] = {"own": [], "shared": [], "beside": [], "at hand": []}
     generator = torch.Generator().manual_seed(0)
     for epoch in range(epochs):
         indices, log_weights = sampler.weights(anchors, 2, epoch=epoch, correct=True)
@@ -201,6 +203,8 @@ def test_shared_draws_are_unbiased_and_better_than_own_ones(name: str) -> None:
         also = torch.randint(0, COUNT, (24,), generator=generator)
         columns, log_weights = sampler.shared(anchors, 2, epoch=epoch, also=also, chance=24 / COUNT)
         estimates["beside"].append((SCORES[anchors][:, columns] + log_weights).exp().sum(1))
+        columns, log_weights = sampler.shared(anchors, 0, epoch=epoch, also=also, chance=24 / COUNT)
+        estimates["at hand"].append((SCORES[anchors][:, columns] + log_weights).exp().sum(1))
     full = torch.where(q_of(sampler, anchors) > 0, SCORES[anchors].double().exp(), 0).sum(1)
     spread = {}
     for kind, found in estimates.items():
@@ -208,7 +212,7 @@ def test_shared_draws_are_unbiased_and_better_than_own_ones(name: str) -> None:
         spread[kind] = float((values.std(0) / full).mean())
         if kind != "own":  # two draws alone: its rare large values are no normal distribution yet
             assert ((values.mean(0) - full).abs() / (values.std(0) / math.sqrt(epochs)) < 5).all(), kind
-    assert spread["beside"] < spread["shared"] < 0.7 * spread["own"]
+    assert spread["beside"] < spread["shared"] < 0.7 * spread["own"] and spread["beside"] < spread["at hand"]
 
 
 @each
@@ -539,6 +543,11 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
         (lambda: AllNegatives(LABELS).sample(EVERY, 3), "does not draw"),
         (lambda: AllNegatives(LABELS).shared(EVERY, 3), "does not draw"),
         (lambda: SAMPLERS["soft"].shared(EVERY, 0), "at least 1"),
+        (
+            lambda: SAMPLERS["soft"].shared(EVERY, 0, also=EVERY, chance=X[:, 0].abs() > 9),
+            "chance= .* but it is a tensor",
+        ),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 0, also=EVERY, chance=(EVERY != 7) / 2), "also= has sample 7, whose"),
         (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY), r"chance= .* but it is 0; give len\(also\)"),
         (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance=1.5), "chance= .* but it is 1.5"),
         (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance=X[:, 0]), "chance= .* but it is a tensor"),

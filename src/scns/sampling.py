@@ -155,13 +155,18 @@ class Negatives(nn.Module):
         A draw counts 1 / how often it is expected among all of the batch's, so that for each anchor the weighted sum
         estimates that over all it can draw, without bias; -inf where it is no negative of the anchor. `also` are
         samples int64 [n] that are at hand anyway, the positives of the batch, say, and `chance`, a number or float [N],
-        how likely a sample is to be among them: batch / queries, where each query has a positive of its own.
+        how likely a sample is to be among them: batch / queries, where each query has a positive of its own. Beside
+        them num=0 draws none: those at hand alone stand for all.
         """
         also = None if also is None else _also(self, also, anchors)
-        columns, log_q = self._columns(anchors, num, epoch, also)
-        often = log_q.double().logsumexp(0) + math.log(num)
+        if also is None or num:
+            columns, log_q = self._columns(anchors, num, epoch, also)
+            often = log_q.double().logsumexp(0) + math.log(num)
+        else:
+            columns, log_q = also, self.log_probability(anchors, also.expand(len(anchors), -1))
+            often = torch.full_like(also, -torch.inf, dtype=torch.float64)
         if also is not None:
-            often = often.logaddexp(_chance(self, chance, often)[columns].log())
+            often = often.logaddexp(_chance(self, chance, also, often)[columns].log())
         return columns, torch.where(log_q.isneginf(), log_q, -often.float())
 
     def _columns(self, anchors: Tensor, num: int, epoch: Epoch, also: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -578,7 +583,7 @@ def _also(sampler: Negatives, also: Tensor, anchors: Tensor) -> Tensor:
     return also.to(anchors.device)
 
 
-def _chance(sampler: Negatives, chance: float | Tensor, like: Tensor) -> Tensor:
+def _chance(sampler: Negatives, chance: float | Tensor, also: Tensor, like: Tensor) -> Tensor:
     """How likely each sample is to be at hand, float64 [N]."""
     found = torch.as_tensor(chance, dtype=like.dtype, device=like.device)
     right = found.shape in ((), (sampler.samples,))
@@ -588,7 +593,13 @@ def _chance(sampler: Negatives, chance: float | Tensor, like: Tensor) -> Tensor:
             f"chance= says how likely a sample is to be among `also`, above 0 and at most 1, one number or "
             f"[{sampler.samples}] of them, but it is {shown}; give len(also) / how many there are."
         )
-    return found.expand(sampler.samples)
+    found = found.expand(sampler.samples)
+    if checks.readable(found) and not bool((found[also] > 0).all()):
+        absent = int(also[found[also] == 0][0])
+        raise InputError(
+            f"also= has sample {absent}, whose chance= of being there is 0; give it above 0, or leave it out."
+        )
+    return found
 
 
 def _distinct(sampler: Negatives, count: int, fewest: int, anchors: Tensor, num: int, epoch: Epoch) -> Tensor:
