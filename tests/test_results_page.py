@@ -605,3 +605,18 @@ def test_a_retriever_is_told_as_it_was_measured() -> None:
     assert len(rows) == 8
     for words in ("0.78 +- 0.12 above random ones", "0.40 +- 0.09 above those", "0.75 +- 0.18 above"):
         assert words in " ".join(table.split()) and f"+{words[:12]}, " in flat
+
+
+def test_the_readme_begins_with_what_was_measured() -> None:
+    tiny, runs = measured("heads-tiny.jsonl"), Retrieval()
+    top = " ".join(README.split("\n## ")[0].split())
+    means = {point: f"{sum(run.test for run in tiny[point].values()) / 3:.1f}" for point in README_POSITIVES.values()}
+    ours, theirs = means["own+positives-64", 256], means["pml-supcon-memory-8192", 0]
+    few, uniform = means["own+positives-64", 64], means["uniform+positives-64", 64]
+    assert f"{ours} %; the best loss of pytorch-metric-learning tried has {theirs}." in top
+    assert f"With 64 negatives it is {few}, with 64 uniform ones {uniform} " in top
+    drawn, weighed = (sum(runs.differences(f"in-batch{kind}", "in-batch", 1)) / 6 for kind in ("+own", "-weighed"))
+    assert f"gains {drawn:.1f} points by one drawn passage a query, and {weighed:.1f} without any" in top
+    flat = " ".join(RESULTS.split())
+    told = [sum(runs.differences(f"in-batch{kind}", "in-batch", n)) / 6 for kind, n in (("+own", 1), ("+own", 4))]
+    assert "is worth {:.1f} points, twice what a random one is, and four {:.1f}.".format(*told) in flat
