@@ -21,7 +21,7 @@ from torch import Tensor
 
 import scns
 
-LEARNING_RATE, WARMUP, LONGEST = 5e-5, 0.1, 32  # of the steps; tokens a text
+LEARNING_RATE, WARMUP, LONGEST = 5e-5, 0.1, 32  # the latter: a share of the steps, and tokens a text
 
 
 class Texts:
@@ -48,13 +48,17 @@ class Texts:
         return torch.empty_like(found).index_copy_(0, torch.tensor(order), found)
 
 
+def rate(step: int, steps: int) -> float:
+    """Up in the first steps, then down to 0: a share of the learning rate."""
+    return min((step + 1) / (WARMUP * steps), (steps - step) / (steps - WARMUP * steps))
+
+
 def train(words: argparse.Namespace, given: Given, kind: str, number: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     texts, count = Texts(words), len(given.queries)
     optimizer = torch.optim.AdamW(texts.encoder.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     steps = count // given.batch * given.epochs
-    course = lambda step: min((step + 1) / (WARMUP * steps), (steps - step) / (steps - WARMUP * steps))  # noqa: E731
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, course)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     order = torch.Generator().manual_seed(seed)
     start = time.perf_counter()
     negatives = Negatives(given, kind, number, seed)

@@ -6,9 +6,11 @@ import runpy
 import statistics
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from scns.checkpoint import Folder
 
@@ -16,6 +18,7 @@ SCRIPT = Path(__file__).parent.parent / "experiments" / "few_negatives.py"
 FIGURE = SCRIPT.with_name("few_figure.py")
 HEADS = SCRIPT.with_name("few_embeddings.py")
 PASSAGES = HEADS.with_name("few_passages.py")
+TEXTS = HEADS.with_name("few_texts.py")
 WORDNET = HEADS.with_name("embed_wordnet.py")
 
 
@@ -304,6 +307,48 @@ def test_a_retriever_is_trained_once_and_told(
         with pytest.raises(SystemExit, match="2"):
             run(monkeypatch, tmp_path, "--out", tmp_path / "none.jsonl", *words, script=PASSAGES)
         assert sentence in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "none.jsonl").exists()
+
+
+class Letters(torch.nn.Module):
+    """In the place of a sentence encoder: a linear map of which letters a text has."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+        self.map = torch.nn.Linear(26, 8, bias=False)
+        with torch.no_grad():
+            self.map.weight.copy_(torch.randn(8, 26, generator=torch.Generator().manual_seed(0)))
+
+    def preprocess(self, texts: list[str]) -> dict[str, torch.Tensor]:
+        return {"letters": torch.tensor([[float(text.count(chr(97 + i))) for i in range(26)] for text in texts])}
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sentence_embedding": self.map(features["letters"])}
+
+
+def test_a_text_encoder_is_trained_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    words = ["".join(chr(97 + i) for i in generator.integers(0, 26, 4)) for _ in range(300)]
+    (tmp_path / "texts.tsv").write_text("".join(f"{word}\t{word}{'xyz' * 3}\n" for word in words), "utf-8")
+    before = Letters()
+    for name, texts in (("passages", words), ("queries", [f"{word}{'xyz' * 3}" for word in words])):
+        np.save(tmp_path / f"{name}.npy", before(before.preprocess(texts))["sentence_embedding"].detach().numpy())
+    monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=Letters))
+    monkeypatch.syspath_prepend(str(TEXTS.parent))
+    out, small = tmp_path / "texts.jsonl", ("--train", 200, "--test", 80, "--passages", 290, "--numbers", 1)
+    kinds = "in-batch,in-batch-weighed,in-batch+mined-margin,in-batch+anew,in-batch+own"
+    lower = TEXTS.read_text().replace("LEARNING_RATE, WARMUP, LONGEST = 5e-5", "LEARNING_RATE, WARMUP, LONGEST = 0.02")
+    (tmp_path / "few_texts.py").write_text(lower)  # so small a network learns faster
+    for epochs in (1, 3):
+        asked = (tmp_path, "any", "--out", out, *small, "--kinds", kinds, "--seeds", 0, "--epochs", epochs)
+        run(monkeypatch, *asked, script=tmp_path / "few_texts.py")
+    given = json.loads(capsys.readouterr().out.split("\n")[0].removeprefix("as they are: ").replace("'", '"'))
+    told = {line["kind"]: line["test"] for line in map(json.loads, out.read_text().splitlines())}
+    assert told.keys() == {each + more for each in kinds.split(",") for more in ("", "+epochs-3")}
+    assert all(test > given["test"] for test in told.values())
+    assert told["in-batch+mined-margin"] == told["in-batch+anew"]  # in the first epoch
+    assert told["in-batch"] != told["in-batch-weighed"] != told["in-batch+own"]
 
 
 def test_meanings_that_share_their_words_are_left_out(tmp_path: Path) -> None:
