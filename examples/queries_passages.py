@@ -4,7 +4,8 @@
 
 2,000 queries, 6,000 passages, of which a third answer a query. Every batch encodes its queries, their passages and one
 more passage a query, drawn by how near it is to the query now. Each of them is a negative of every query of the batch,
-and counts so that together they stand for all 6,000. Two small heads on given embeddings take the encoders' place.
+and counts so that together they stand for all 6,000; with `shared(rows, 0, ...)` the batch's own do so alone. Two small
+heads on given embeddings take the encoders' place.
 """
 
 import torch

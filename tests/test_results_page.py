@@ -616,7 +616,52 @@ def test_the_readme_begins_with_what_was_measured() -> None:
     assert f"{ours} %; the best loss of pytorch-metric-learning tried has {theirs}." in top
     assert f"With 64 negatives it is {few}, with 64 uniform ones {uniform} " in top
     drawn, weighed = (sum(runs.differences(f"in-batch{kind}", "in-batch", 1)) / 6 for kind in ("+own", "-weighed"))
-    assert f"gains {drawn:.1f} points by one drawn passage a query, and {weighed:.1f} without any" in top
+    assert f"gain {drawn:.1f} points by one drawn passage a query, half of it" in top and 0.4 < weighed / drawn < 0.6
+    whole = measured("texts.jsonl")
+    both = [whole[point].values() for point in (("in-batch+soft+tau-0.02", 1), ("in-batch", 0))]
+    gain = sum(run.test for run in both[0]) / 3 - sum(run.test for run in both[1]) / 3
+    assert f"an encoder trained whole gains as much as by mined ones, {gain:.1f} (" in top
     flat = " ".join(RESULTS.split())
     told = [sum(runs.differences(f"in-batch{kind}", "in-batch", n)) / 6 for kind, n in (("+own", 1), ("+own", 4))]
     assert "is worth {:.1f} points, twice what a random one is, and four {:.1f}.".format(*told) in flat
+
+
+WHOLE = {
+    "nothing more": ("in-batch", 0),
+    "nothing more, weighed": ("in-batch-weighed", 0),
+    "one a query, mined": ("in-batch+mined-margin", 1),
+    "one a query, drawn": ("in-batch+soft", 1),
+}
+
+
+def test_an_encoder_that_is_trained_whole_is_told_as_it_was_measured() -> None:
+    runs = measured("texts.jsonl")
+    page = RESULTS.split("### An encoder that is trained whole\n")[1].split("\n#")[0]
+    flat, readme = " ".join(page.split()), " ".join(README.split("### A retriever\n")[1].split("\n### ")[0].split())
+    alone, weighed, mined, drawn = WHOLE.values()
+
+    def tests(point: tuple[str, int], low: bool) -> list[float]:
+        found = runs[point[0] + "+tau-0.02" * low, point[1]]
+        assert len(found) == 3
+        return [run.test for _, run in sorted(found.items())]
+
+    rows = [row for row in cells(page) if "+-" in row[1]]
+    for (start, point), (name, *shown) in zip(WHOLE.items(), rows, strict=True):
+        assert name.startswith(start) and shown == [mean_of(tests(point, low)) for low in (False, True)]
+
+    def less(one: tuple[str, int], other: tuple[str, int], low: bool, lower: bool) -> str:
+        pairs = zip(tests(one, low), tests(other, lower), strict=True)
+        return mean_of([a - b for a, b in pairs], "+")
+
+    above, mined_above = less(drawn, alone, True, False), less(mined, alone, False, False)
+    assert f"drawn ones end {above[1:]} above the batch alone and mined ones {mined_above[1:]};" in flat
+    assert f"between them it is {less(drawn, mined, True, False)}." in flat
+    costs, gains = less(weighed, alone, False, False), less(weighed, alone, True, True)
+    assert f"At 0.05 it costs {costs[1:]}, at 0.02 it gains {gains[1:]}," in flat and costs[0] + gains[0] == "-+"
+    assert f"nothing is shown between the two ({less(weighed, alone, True, False)})" in flat
+    added = [less(drawn, weighed, low, low)[1:] for low in (False, True)]
+    assert "adds to the weighed batch {} and {}.".format(*added) in flat
+    best = [sum(tests(*each)) / 3 for each in ((drawn, True), (mined, False), (alone, False), (weighed, True))]
+    assert (
+        "end at {:.1f}, mined ones at {:.1f}, the batch alone at {:.1f} and, weighed, at {:.1f}".format(*best) in readme
+    )
