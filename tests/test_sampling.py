@@ -182,7 +182,7 @@ def test_shared_draws_count_one_over_how_often_they_are_expected(name: str) -> N
     joined, weighed = sampler.shared(anchors, 6, epoch=2, also=also, chance=chance)
     alone, at_hand = sampler.shared(anchors, 0, epoch=2, also=also, chance=chance)
     assert torch.equal(joined, torch.cat([also, columns])) and torch.equal(alone, also)
-    told = ((columns, log_weights, often), (joined, weighed, often + chance), (alone, at_hand, chance))
+    told = ((columns, log_weights, often), (joined, weighed, often + chance), (alone, at_hand, chance.double()))
     for found, given, expected in told:
         can = q[:, found] > 0
         wanted = torch.where(can, -expected[found].log(), -torch.inf)
