@@ -245,22 +245,20 @@ def train_all(parser: argparse.ArgumentParser, learn: Callable[..., dict[str, An
     print(f"as they are: {told(given.asked, given.passages, len(given.queries))}", flush=True)
     kept = [json.loads(line) for line in words.out.read_text().splitlines()] if words.out.exists() else []
     done = {(line["kind"], line["number"], line["seed"]) for line in kept}
-    noted = {"batch": "batch", "epochs": "epochs", "temperature": "tau"}
-    changed = [f"+{short}-{getattr(words, name):g}" for name, short in noted.items() if differs(parser, words, name)]
+    noted = {"batch": words.batch, "epochs": words.epochs, "tau": words.temperature}
+    usual = (parser.get_default(name) for name in ("batch", "epochs", "temperature"))
+    changed = "".join(f"+{name}-{new:g}" for (name, new), old in zip(noted.items(), usual, strict=True) if new != old)
     for seed in map(int, words.seeds.split(",")):
         for kind in chosen:
             for number in map(int, words.numbers.split(",") if "+" in kind else "0"):
-                name = "".join([kind, *changed])
-                if (name, number, seed) in done:
+                if (kind + changed, number, seed) in done:
                     continue
-                line = {"kind": name, "number": number, "seed": seed} | learn(words, given, kind, number, seed)
+                line = {"kind": kind + changed, "number": number, "seed": seed} | learn(
+                    words, given, kind, number, seed
+                )
                 with open(words.out, "a") as file:
                     file.write(json.dumps(line) + "\n")
                 print(line, flush=True)
-
-
-def differs(parser: argparse.ArgumentParser, words: argparse.Namespace, name: str) -> bool:
-    return bool(getattr(words, name) != parser.get_default(name))
 
 
 if __name__ == "__main__":
