@@ -583,6 +583,19 @@ def test_a_retriever_is_told_as_it_was_measured() -> None:
     )
     assert "({}, {})".format(*(each[0].split(",")[0] for each in (low, lower))) in flat
     assert f"({runs.less('in-batch+own-alike', 'in-batch-weighed', 1, 4).split(',')[0]})" in flat
+    told_as = runs.less("in-batch+own", "in-batch+soft", 1, 4).removeprefix("+").split(", ")
+    assert "refresh, are {} behind ({} pairs).".format(*told_as) in flat
+    taus = ("+tau-0.02", "+tau-0.03", "", "+tau-0.1")
+
+    def spread(kind: str, which: int) -> float:
+        found = [sum(runs.tests(f"in-batch{kind}{tau}", 1)[3 * which :][:3]) / 3 for tau in taus]
+        return max(found) - min(found)
+
+    spreads = [
+        [spread(kind, which) for kind in kinds for which in (0, 1)] for kinds in (("-weighed", "+own"), ("", "+anew"))
+    ]
+    lie = [f"{each:.1f}" for some in spreads for each in (min(some), max(some))]
+    assert "{} to {} points where negatives are weighed, {} to {} where they count alike".format(*lie) in flat
     gains = [
         f"{sum(runs.differences(f'in-batch-weighed{size}', f'in-batch{size}', 1)[3 * which :][:3]) / 3:.2f}"
         for size in ("", "+batch-160")
@@ -661,6 +674,12 @@ def test_an_encoder_that_is_trained_whole_is_told_as_it_was_measured() -> None:
     assert f"nothing is shown between the two ({less(weighed, alone, True, False)})" in flat
     added = [less(drawn, weighed, low, low)[1:] for low in (False, True)]
     assert "adds to the weighed batch {} and {}.".format(*added) in flat
+    lines = [json.loads(line) for line in (ROOT / "docs" / "results" / "texts.jsonl").read_text().splitlines()]
+    seconds = [sum(line["seconds"] for line in lines if line["kind"] == kind) / 3 for kind, _ in (mined, drawn, alone)]
+    assert (
+        "{:.0f} seconds a run instead of {:.0f}, one CPU thread beside another such run, {:.0f} for".format(*seconds)
+        in flat
+    )
     best = [sum(tests(*each)) / 3 for each in ((drawn, True), (mined, False), (alone, False), (weighed, True))]
     assert (
         "end at {:.1f}, mined ones at {:.1f}, the batch alone at {:.1f} and, weighed, at {:.1f}".format(*best) in readme
