@@ -3,6 +3,8 @@
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -65,14 +67,21 @@ def teacher() -> Path:
     return path
 
 
-def single(wanted: Recipe, out: Path, **options: Any) -> Run:
-    """`fit` on one thread, so that every process adds in the same order."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """On one thread every process adds in the same order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return fit(wanted, out, **options)
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+def single(wanted: Recipe, out: Path, **options: Any) -> Run:
+    """`fit` on one thread."""
+    with one_thread():
+        return fit(wanted, out, **options)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ from scns.export import export
 from scns.recipes import load_recipe
 from scns.runs import load_student
 from scns.train import Watch, fit_packed
-from scns.watch import Display, TensorBoard, all_epochs, clock, facts, watching
+from scns.watch import Display, Lines, Several, TensorBoard, all_epochs, clock, facts, watching
 
 
 def small() -> list[str]:
@@ -404,6 +404,42 @@ def test_every_bar_of_a_pack_moves_within_an_epoch(tmp_path: Path) -> None:
     wanted = [(recipe(epochs=1, seed=seed, data_seed=0), tmp_path / name) for seed, name in enumerate(moved)]
     fit_packed(wanted, watch=watch)
     assert all(0 < places[0] < 1 for places in moved.values())
+
+
+def test_a_long_look_at_images_is_told_of_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of a large network, and what a teacher says of all images, take minutes on a CPU."""
+    now = 0.0
+    monkeypatch.setattr("scns.watch.time.perf_counter", lambda: now)
+    told = io.StringIO()
+    display = Display(Console(force_terminal=True, width=110, file=io.StringIO()))
+    watch = Several([display, Lines(Console(file=told, width=110))])
+    bars = []
+    for of, each in (("a: test images", 0.1), ("b: test images", 0.5), ("the teacher: training images", 40.0)):
+        for done in (1000, 2000, 3000, 4000, 5000):
+            watch.look(of, done, 5000)
+            bars.append([(task.description, task.completed) for task in display.bars.tasks])
+            now += each
+    slow, slower = "b: test images", "the teacher: training images"
+    assert bars == [[]] * 5 + [[], [], [], [(slow, 4000)], []] + [[], *[[(slower, n)] for n in (2000, 3000, 4000)], []]
+    assert told.getvalue() == "the teacher: training images, 3,000 of 5,000 seen\n"
+    watch.look("a: test images", 1000, 5000)  # one that was broken off has its bar taken by the next
+    now += 2
+    watch.look("a: test images", 2000, 5000)
+    watch.look("b: test images", 1000, 5000)
+    assert not display.bars.tasks
+
+
+def test_what_a_teacher_and_a_memory_are_shown_before_the_first_step_is_told(tmp_path: Path) -> None:
+    seen: dict[str, int] = {}
+
+    class Seeing(Watch):
+        def look(self, of: str, done: int, total: int) -> None:
+            assert seen.get(of, 0) < done <= total
+            seen[of] = done
+
+    taught = {"teacher": str(teacher()), "teacher_mode": "cached"}
+    single(recipe("infonce", epochs=1, **taught), tmp_path / "run", watch=Seeing())
+    assert seen == {"the teacher: training images": 120, "run: training images": 120, "run: test images": 60}
 
 
 def test_times_are_written_as_on_a_clock() -> None:

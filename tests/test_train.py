@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from conftest import ALONE
-from engine_runs import EPOCHS, STEPS, equal, place, recipe, single, small_words, teacher, weights
+from engine_runs import EPOCHS, STEPS, equal, one_thread, place, recipe, single, small_words, teacher, weights
 from scns import datasets
 from scns.checkpoint import Folder
 from scns.errors import InputError
@@ -159,6 +159,36 @@ def test_a_stopped_run_keeps_its_place_in_the_epoch(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_stop_is_not_kept_waiting_by_images_that_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs of a pack keep the place after the last step, so that they still share steps when they go on."""
+    wanted = [(recipe(epochs=2, evaluate_every=1, seed=seed, data_seed=0), tmp_path / str(seed)) for seed in range(2)]
+    monkeypatch.setattr("scns.run.chunk_of", lambda student, images: 25)
+    seen: list[str] = []
+
+    class Interrupt(Watch):
+        def look(self, of: str, done: int, total: int) -> None:
+            seen.append(f"{of} {done}/{total}")
+            if len(seen) == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with one_thread(), pytest.raises(Stopped, match=r"checkpoint is in .*0, .*1\. The same command goes on") as stopped:
+        fit_packed(wanted, watch=Interrupt())
+    places = [f"{seed}: test images {done}/60" for seed in range(2) for done in (25, 50, 60)]
+    assert stopped.value.code == 143 and seen == places[:5]
+    for _, out in wanted:
+        state = json.loads((out / "state.json").read_text())
+        assert (state["epoch"], state["place"], state["history"]) == (0, 120, [])
+        assert (out / "log.jsonl").read_text() == ""
+    made: list[int] = []
+    build = Pack.build
+    monkeypatch.setattr(Pack, "build", lambda pack: (made.append(len(pack.runs)), build(pack))[1])
+    with one_thread():
+        fit_packed(wanted)
+    assert made == [2]
+    for given, out in wanted:
+        assert equal(weights(out), weights(reference(given))) and equal_logs(out, reference(given))
+
+
 def test_a_real_process_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ("evaluate_every=100", "checkpoint_every=1", "schedule=steps")
@@ -291,7 +321,7 @@ def test_checkpoints_take_their_share_of_the_time_however_many_train(
         run.save_took = 0.015
         saved.append((run.folder.path.name, run.epoch))
 
-    monkeypatch.setattr(Run, "end_epoch", lambda run, seconds: end_epoch(run, 1.0))
+    monkeypatch.setattr(Run, "end_epoch", lambda run, line, seconds: end_epoch(run, line, 1.0))
     monkeypatch.setattr(Run, "save", slow)
     wanted = [recipe(epochs=3, seed=seed, checkpoint_every=0) for seed in range(together)]
     fit_packed([(each, tmp_path / str(each.seed)) for each in wanted])
@@ -308,7 +338,7 @@ def test_runs_of_a_pack_are_written_at_the_same_epochs_so_that_they_share_steps_
         run.save_took = 0.001 if run.recipe.seed else 0.039  # a method without a table, and one with; 2 % are 0.02 s
         saved.append((run.recipe.seed, run.epoch))
 
-    monkeypatch.setattr(Run, "end_epoch", lambda run, seconds: end_epoch(run, 1.0))
+    monkeypatch.setattr(Run, "end_epoch", lambda run, line, seconds: end_epoch(run, line, 1.0))
     monkeypatch.setattr(Run, "save", slow)
     wanted = [recipe(epochs=5, seed=seed, data_seed=0, checkpoint_every=0) for seed in range(2)]
     fit_packed([(each, tmp_path / str(each.seed)) for each in wanted])
@@ -330,7 +360,7 @@ def test_the_first_bad_term_is_named_though_all_are_bad_in_the_end(tmp_path: Pat
     run.member.names, run.place = ["ce", "infonce", "lm"], 120
     run.member.totals[:8] = torch.tensor([math.nan, math.nan, math.nan, 3, 120, 96, 64, 96])
     with pytest.raises(InputError, match="The loss 'infonce' became nan in epoch 1, after 64 of 120 samples"):
-        run.end_epoch(1.0)
+        run.line()
 
 
 def test_lost_weights_never_replace_a_good_checkpoint(tmp_path: Path) -> None:

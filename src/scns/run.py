@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -266,17 +266,35 @@ class Run:
 
     # --- epochs
 
-    def accuracy(self, name: str) -> float:
-        evaluation, replay = self.evaluations[name], self.replays[name]
+    def accuracies(self, stopping: Callable[[], int], look: Callable[[str, int, int], None]) -> dict[str, float] | None:
+        """On the images that are judged after this epoch; None where a stop was asked for before the last of them."""
+        epoch = self.epoch + 1
+        if self.stages[self.stage] is not None or (epoch % self.recipe.evaluate_every and epoch < self.recipe.epochs):
+            return {}
         self.student.eval()
+        judged = all([self._judge(name, stopping, look) for name in self.evaluations])
+        self.student.train()
+        if not judged:
+            return None
+        return {
+            name: 100 * float(self.world.total(each.right)) / len(each.images)
+            for name, each in self.evaluations.items()
+        }
+
+    def _judge(self, name: str, stopping: Callable[[], int], look: Callable[[str, int, int], None]) -> bool:
+        """Look at every image of an evaluation; False where a stop was asked for meanwhile."""
+        evaluation, done = self.evaluations[name], 0
         evaluation.begin()
         for size in evaluation.sizes():
-            replay(size)
-        self.student.train()
-        return 100 * float(self.world.total(evaluation.right)) / len(evaluation.images)
+            if self.world.size == 1 and stopping():  # ranks would have to ask each other at every chunk
+                return False
+            self.replays[name](size)
+            done += size
+            look(f"{name} images", done, evaluation.stop - evaluation.start)
+        return True
 
-    def end_epoch(self, seconds: float) -> dict[str, Any]:
-        """Read the sums of the epoch, evaluate, and note a line."""
+    def line(self) -> dict[str, Any]:
+        """What the log says of the epoch whose steps are done, but for accuracies."""
         self.settle()
         count, names = self.place, self.member.names  # a method's own order may leave samples out
         totals = self.world.total(self.member.totals).tolist()
@@ -289,9 +307,8 @@ class Run:
                 f"{int(finite[first])} of {count} samples; lower lr or the weight of '{first}'",
             )
         right, answers = totals[len(names)], totals[len(names) + 1]
-        self.epoch, self.place = self.epoch + 1, 0
         line: dict[str, Any] = {
-            "epoch": self.epoch,
+            "epoch": self.epoch + 1,
             "lr": float(self.member.lr),
             **losses,
             "loss": sum(losses.values()),
@@ -301,13 +318,15 @@ class Run:
             line["stage"] = stage.name
         else:
             line["train"] = 100 * right / max(1.0, answers)
-            if self.epoch % self.recipe.evaluate_every == 0 or self.epoch == self.recipe.epochs:
-                line.update({name: self.accuracy(name) for name in self.evaluations})
+        return line
+
+    def end_epoch(self, line: dict[str, Any], seconds: float) -> None:
+        """Count the epoch, which took so many seconds, and note its line."""
+        self.epoch, self.place = self.epoch + 1, 0
         self.seconds += seconds
         line["seconds"] = round(self.seconds, 3)
         self.history.append(line)
         self.world.together(partial(self.folder.note, line))
-        return line
 
     def finish(self) -> None:
         """Write the student and the result."""

@@ -1,7 +1,7 @@
 """The frozen teacher: live on the student's view, or cached (one forward a sample), at any input size."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class Teacher:
         self.live: nn.Module | None = None  # the same for batches of training: compiled, where that is asked for
         self.logits: Tensor | None = None
         self.embeddings: Tensor | None = None
+        self.look: Callable[[int, int], None] = lambda done, total: None  # told how far it is with a set of images
         self.clean: tuple[Images, Tensor, Tensor] | None = None  # the last set it was asked about, with its answers
 
     @torch.no_grad()
@@ -83,6 +84,7 @@ class Teacher:
             pixels = augment.normalise(images.take(slice(start, start + chunk)), images.mean, images.std)
             seen = self.see(pixels)
             parts.append((seen.logits, seen.embedding))
+            self.look(min(start + chunk, len(images)), len(images))
         return torch.cat([logits for logits, _ in parts]), torch.cat([embedding for _, embedding in parts])
 
     def cache(self, images: Images, needs: tuple[str, ...]) -> None:

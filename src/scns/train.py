@@ -48,6 +48,7 @@ class Watch:
     def note(self, sentence: str) -> None: ...
     def start(self, run: "Run") -> None: ...
     def step(self, run: "Run", epoch: int, done: int, total: int) -> None: ...
+    def look(self, of: str, done: int, total: int) -> None: ...  # at images that a network sees without learning
     def epoch(self, run: "Run", line: dict[str, Any]) -> None: ...
     def finish(self, run: "Run") -> None: ...
 
@@ -205,7 +206,7 @@ def fit_packed(
     if not jobs or not all(isinstance(job, tuple | list) and len(job) == 2 for job in jobs):
         raise InputError('fit_packed takes a list of (recipe, folder): [(scns.load_recipe("mini-ce"), "runs/a"), ...].')
     with joined(jobs[0][0].device) as world, backends([recipe for recipe, _ in jobs]), ExitStack() as kept:
-        runs = prepare(jobs, shelf, world, kept)
+        runs = prepare(jobs, shelf, world, kept, watch)
         with world.alike(), polite_stop() as stopping:
             try:
                 _train(runs, lambda: world.any(stopping()), watch)
@@ -241,12 +242,13 @@ def prepare(
     shelf: Shelf | None = None,
     world: World | None = None,
     kept: ExitStack | None = None,
+    watch: Watch | None = None,
 ) -> list[Run]:
     """Runs with their data, teachers and networks; data and teachers are loaded once where recipes share them.
 
     Folders in which something is to be trained are `kept` to this process, as long as that stack lasts.
     """
-    shelf, world = shelf or Shelf(), world or World()
+    shelf, world, watch = shelf or Shelf(), world or World(), watch or Watch()
     runs = []
     for recipe, out in jobs:
         finished = open_folder(recipe, out, world)
@@ -255,11 +257,13 @@ def prepare(
         data = world.each(partial(shelf.data, recipe))
         check_same_data(data, world)
         teacher = world.each(partial(shelf.teacher, recipe))
+        if teacher is not None:
+            teacher.look = partial(watch.look, "the teacher: training images")
         run = world.each(partial(Run, recipe, out, data, teacher, world))
         if finished:
             _read_result(run)
         elif not resume_alike(run) and hasattr(run.method, "fill"):
-            _fill(run)
+            _fill(run, watch)
         runs.append(run)
     return runs
 
@@ -287,14 +291,23 @@ def _train_epoch(packs: list[Pack], stopping: Callable[[], int], watch: Watch) -
             break
     _wait(packs)
     seconds = time.perf_counter() - start
+    runs = [run for pack in packs for run in pack.runs]
     asked = asked or stopping()
-    if asked:
-        _save_all([run for pack in packs for run in pack.runs], seconds)
-        folders = ", ".join(str(run.folder.path) for pack in packs for run in pack.runs)
+    if not asked:
+        lines = [run.line() for run in runs]
+        judged = [run.accuracies(stopping, partial(_look, watch, run)) for run in runs]
+        asked = stopping() if None in judged else 0
+    if asked:  # no run has ended its epoch, so all go on from the same place
+        _save_all(runs, seconds)
+        folders = ", ".join(str(run.folder.path) for run in runs)
         raise Stopped(f"Stopped; a checkpoint is in {folders}. The same command goes on from there.", asked)
-    for pack in packs:
-        for run in pack.runs:
-            watch.epoch(run, run.end_epoch(seconds))
+    for run, line, accuracies in zip(runs, lines, judged, strict=True):
+        run.end_epoch({**line, **(accuracies or {})}, seconds)
+        watch.epoch(run, run.history[-1])
+
+
+def _look(watch: Watch, run: Run, of: str, done: int, total: int) -> None:
+    watch.look(f"{run.folder.path.name}: {of}", done, total)
 
 
 def _save_all(runs: list[Run], seconds: float) -> None:
@@ -346,7 +359,7 @@ def _due(runs: list[Run], together: int) -> list[bool]:
 
 
 @torch.no_grad()
-def _fill(run: Run) -> None:
+def _fill(run: Run, watch: Watch) -> None:
     """One pass over the training images, so that tables of features do not start with random rows."""
     images, teacher = run.data.train, run.teacher if run.recipe.distil else None
     run.student.eval()
@@ -355,7 +368,7 @@ def _fill(run: Run) -> None:
         known = teacher.clean is not None and teacher.clean[0] is images
         if known or (run.world.size == 1 and teacher.holds(images) is not None):
             answers = teacher.answers(images)
-    chunk = max(500, chunk_of(run.student, images))
+    chunk, done = max(500, chunk_of(run.student, images)), 0
     for index in torch.arange(len(images), device=run.device).split(chunk * run.world.size):
         share = Share(run.world, len(index))
         pixels = augment.normalise(images.take(share.own(index)), images.mean, images.std)
@@ -366,6 +379,8 @@ def _fill(run: Run) -> None:
             told = share.whole(teacher.see(pixels), False)
         seen = share.whole(run.student(pixels, features=True), False)
         run.method.fill(index, seen, told)  # type: ignore[operator]
+        done += len(index)
+        _look(watch, run, "training images", done, len(images))
     run.student.train()
 
 

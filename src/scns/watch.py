@@ -18,6 +18,8 @@ from scns.run import Run
 from scns.train import Watch
 
 _NOT_LOSSES = ("epoch", "lr", "loss", "train", "test", "validation", "seconds", "stage")
+_MOMENT = 1.0  # seconds that a look at images takes before it has a bar
+_SILENCE = 60.0  # seconds of a look after which a line says how far it is
 _REDRAW = 0.1  # seconds between updates of the bar: a step on a GPU takes less
 
 
@@ -39,6 +41,10 @@ class Several(Watch):
         for watch in self.watches:
             watch.step(run, epoch, done, total)
 
+    def look(self, of: str, done: int, total: int) -> None:
+        for watch in self.watches:
+            watch.look(of, done, total)
+
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
         for watch in self.watches:
             watch.epoch(run, line)
@@ -54,6 +60,7 @@ class Lines(Watch):
     def __init__(self, console: Console, under: Path | None = None) -> None:
         self.console, self.under = console, under
         self.began: dict[int, tuple[float, int]] = {}  # of a run: when, and after how many epochs
+        self.told = _Since()
 
     def note(self, sentence: str) -> None:
         self._say(sentence)
@@ -65,6 +72,11 @@ class Lines(Watch):
         self._say(
             f"{run.folder.path}: {recipe.student} on {recipe.data} ({len(images):,} images) with {recipe.method}, {how}"
         )
+
+    def look(self, of: str, done: int, total: int) -> None:
+        if self.told.seconds(of, done, total) > _SILENCE:
+            self.told.again()
+            self._say(f"{of}, {done:,} of {total:,} seen")
 
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
         when, before = self.began[id(run)]
@@ -84,6 +96,8 @@ class Display(Watch):
         self.bars, self.under = _Bars(console), under
         self.tasks: dict[int, TaskID] = {}
         self.drawn: dict[int, float] = {}  # of a run: when; those of a pack step at the same moment
+        self.told = _Since()
+        self.looking: TaskID | None = None
 
     def note(self, sentence: str) -> None:
         self.bars.console.print(sentence, markup=False, soft_wrap=True)
@@ -100,6 +114,16 @@ class Display(Watch):
             self.drawn[id(run)] = now
             self.bars.update(self.tasks[id(run)], completed=len(run.history) + done / total)
 
+    def look(self, of: str, done: int, total: int) -> None:
+        seconds = self.told.seconds(of, done, total)
+        if self.looking is not None and (done == total or not seconds):  # it is over, or of others now
+            self.bars.remove_task(self.looking)
+            self.looking = None
+        elif self.looking is None and seconds > _MOMENT:
+            self.looking = self.bars.add_task(of, total=total)
+        if self.looking is not None:
+            self.bars.update(self.looking, completed=done)
+
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
         task = self.tasks[id(run)]
         self.bars.facts[task] = facts(run, line)
@@ -107,6 +131,27 @@ class Display(Watch):
 
     def _title(self, run: Run) -> str:
         return f"{named(run, self.under)}  {progress_of(run)}"
+
+
+class _Since:
+    """When a look at images began, or was told of."""
+
+    def __init__(self) -> None:
+        self.of, self.when = "", 0.0
+
+    def seconds(self, of: str, done: int, total: int) -> float:
+        """Seconds since then; 0 at the end of a look, and where it is the first that is heard of it."""
+        if self.of != of:
+            self.of = of
+            self.again()
+            return 0.0
+        if done == total:
+            self.of = ""
+            return 0.0
+        return time.perf_counter() - self.when
+
+    def again(self) -> None:
+        self.when = time.perf_counter()
 
 
 class _Bars(Progress):
