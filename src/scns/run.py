@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from scns import checks, datasets, memory, methods, models, room, words
+from scns import checks, datasets, heap, memory, methods, models, room, words
 from scns.capture import Replay
 from scns.checkpoint import Folder, prefixed, put, versions, without_prefix
 from scns.data import Images, of_each
@@ -429,7 +429,8 @@ def backends(recipes: list[Recipe]) -> Iterator[None]:
     check_device(first)
     device = choose_device(first)
     if device.type == "cpu":
-        yield
+        with heap.kept():
+            yield
         return
     tf32 = first.precision != "fp32"
     wanted: tuple[tuple[Any, str, bool], ...] = (
