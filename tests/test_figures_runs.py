@@ -61,6 +61,25 @@ def test_what_is_not_the_papers_own_is_not_called_so(tmp_path: Path) -> None:
     assert list(groups.values()) == ["cross-entropy alone", "Ours", "SoTA Baselines", "Ours", "scns's defaults"]
 
 
+def test_a_cell_of_the_grid_is_one_line_of_the_results(tmp_path: Path) -> None:
+    """By one kind of teacher, and with the arguments as printed where some are."""
+    pair = "resnet110-resnet20"
+    put_cell(tmp_path, f"t3/ce/{pair}", [60.0, 61.0])
+    shorter = {"epochs": 20, "milestones": ()}
+    for out, epochs, kld, at in (("a", {}, 70.0, 69.0), ("b", shorter, 60.0, 65.0)):
+        put_cell(tmp_path / out, f"t3/teacher/{pair}", [74.0], **epochs)
+        put_cell(tmp_path / out, f"t3/kld/{pair}", [kld, kld + 0.5, kld + 0.2][: 3 if epochs else 2])
+        put_cell(tmp_path / out, f"t3/at/{pair}", [at])
+    fewer = {**tables.cell(f"t3/infonce+lm-b0.5/{pair}").recipe.arguments, "negatives": 64}
+    put_cell(tmp_path / "a", f"t3/infonce+lm-b0.5/{pair}", [71.0])
+    put_cell(tmp_path / "c", f"t3/infonce+lm-b0.5/{pair}", [41.0, 42.0, 43.0], arguments=fewer)
+    found = figure_data.grid(read(tmp_path), "t3")
+    assert dict(zip(found.methods, found.values[0].tolist(), strict=True)) == {
+        "Student (Cross-Entropy)": 60.5, "Student (Cross-Entropy + KLD)": 70.25, "AT": 69.0, "InfoNCE + LM, β=0.5": 71.0
+    }  # fmt: skip
+    assert "7 runs of another teacher or other arguments are not in it." in found.left_out
+
+
 def test_shrunken_runs_are_drawn_where_there_are_no_full_ones(tmp_path: Path) -> None:
     for row, test in (("kld", 20.0), ("infonce", 30.0)):
         put_cell(tmp_path, f"t3/{row}/resnet110-resnet20", [test], data="cifar10-mini", epochs=6)
@@ -114,6 +133,24 @@ def test_beta_and_k_of_any_runs(tmp_path: Path) -> None:
     ticks = [label.get_text() for label in axes["InfoNCE + Class-SCNS"].get_xticklabels()]
     assert ticks[1:] == ["1", "2", "5"]
     assert axes["InfoNCE-LM"].texts[0].get_text() == "no runs with two values"
+
+
+def test_a_line_of_the_beta_and_k_figure_shares_all_arguments_but_beta_or_k(tmp_path: Path) -> None:
+    for k in (1, 2, 5):
+        infonce(tmp_path, sampler="class", k=k, weight=0.5)
+    for k in (1, 2):
+        infonce(tmp_path, sampler="class", k=k, weight=4.0)
+    for weight in (0.5, 4.0):
+        infonce(tmp_path, sampler="uniform", weight=weight)
+    infonce(tmp_path, sampler="uniform", weight=0.0, lm_weight=1.0, beta=0.5)
+    infonce(tmp_path, sampler="uniform", weight=0.0, lm_weight=1.0, beta=0.0)
+    (found,) = figure_data.sweeps(read(tmp_path)).values()
+    (line,), (by_beta,) = found.lines["InfoNCE + Class-SCNS"], found.lines["InfoNCE-LM"]
+    base = 50.0 + len("sampler=class_k=1_weight=0.5-resnet20-0")
+    assert list(line.points) == [1, 2, 5] and all(mean == base for mean, _ in line.points.values())
+    assert all(np.isnan(deviation) for _, deviation in line.points.values())  # one seed has none
+    assert line.plain is None and list(by_beta.points) == [0.0, 0.5]  # two weights: which is the baseline?
+    assert found.left_out == "2 runs of another teacher or other arguments are not in it."
 
 
 def test_curves_are_means_over_seeds_by_pair(cells: Path) -> None:

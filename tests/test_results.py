@@ -332,6 +332,42 @@ def test_shrunken_runs_judge_only_where_no_full_ones_do(tmp_path: Path) -> None:
     assert found.verdict == "fails" and not found.shrunken
 
 
+@pytest.mark.parametrize("last", ["b", "z"])
+def test_a_claim_pairs_runs_of_the_same_arguments_and_teacher_however_folders_are_called(
+    last: str, tmp_path: Path
+) -> None:
+    pair = "resnet110-resnet20"
+    for out, negatives, gain in (("m", 16, 10.0), (last, 64, -20.0)):
+        for row, above in (("infonce-lm-b0.5", 0.0), ("infonce+lm-b0.5", gain)):
+            arguments = {**tables.cell(f"t3/{row}/{pair}").recipe.arguments, "negatives": negatives}
+            accuracies = [60 + above, 61 + above, 62.1 + above]
+            put_cell(tmp_path / out, f"t3/{row}/{pair}", accuracies, epochs=20, milestones=(), arguments=arguments)
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "b")
+    assert found.verdict == "undecided" and found.evidence.startswith("points -5.00 [") and "6 pairs" in found.evidence
+    for out, teacher, test in (("m", 74.0, 70.0), (last, 60.0, 50.0)):
+        shorter = {} if out == "m" else {"epochs": 20, "milestones": ()}
+        put_cell(tmp_path / out, f"t3/teacher/{pair}", [teacher], **shorter)
+        put_cell(tmp_path / out, f"t3/kld/{pair}", [test + 1, test + 2, test + 3])
+        put_cell(tmp_path / out, f"t3/at/{pair}", [test, test + 1.1, test + 2])
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "e")
+    assert found.verdict == "holds" and "3 pairs" in found.evidence and not found.shrunken
+
+
+def test_two_runs_that_may_both_be_meant_are_no_pair(tmp_path: Path) -> None:
+    """The accuracies differ by what no pair need share, such as the word vectors; which one is meant is not known."""
+    pair = "resnet110-resnet20"
+    put_cell(tmp_path, f"t3/at/{pair}", [60.0, 61.0, 62.1])
+    put_cell(tmp_path / "a", f"t3/kld/{pair}", [61.0, 62.0, 63.0])
+    put_cell(tmp_path / "b", f"t3/kld/{pair}", [51.0, 52.0, 53.0], words="")
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "e")
+    assert found.verdict == "holds" and "3 pairs" in found.evidence  # one of them is as printed
+    put_cell(tmp_path / "c", f"t3/kld/{pair}", [71.0, 72.0, 73.0], on_missing="uniform", words="")
+    for changed in (tmp_path / "a").rglob("result.json"):
+        changed.unlink()
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "e")
+    assert found.evidence == "no runs to compare"
+
+
 @pytest.mark.parametrize(("fast", "verdict"), [(2, "holds"), (20, "fails")])
 def test_claim_a(tmp_path: Path, fast: int, verdict: str) -> None:
     for row, epochs in (("infonce", 15), ("class-scns-k20", 10), ("instance-scns-k50", fast)):

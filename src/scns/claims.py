@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean, stdev
 
-from scns import models
+from scns import models, recognise
 from scns.curves import accuracies, epochs_to_converge
 from scns.errors import InputError
 from scns.recipe import FREE
@@ -125,17 +126,36 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
-def values(entries: Iterable[Entry], *rows: str, by_value: bool = False) -> Values:
-    """Test accuracies of the rows that a glob pattern matches, by what pairs share; `by_value`: beta or k too."""
-    chosen = [each for each in entries if each.cell and any(fnmatchcase(each.cell.row.slug, row) for row in rows)]
-    return {_key(each, by_value): each.test for each in chosen}
+def values(entries: Iterable[Entry], *rows: str, by_value: bool = False, unlike: bool = False) -> Values:
+    """Test accuracies of the rows that a glob pattern matches, by what pairs share; `by_value`: beta or k too.
+
+    Rows that are `unlike` have no arguments to share. Where several runs share all of it, nobody knows which is meant:
+    none is taken.
+    """
+    found: dict[Key, dict[Path, float]] = {}
+    for each in entries:
+        if each.cell and any(fnmatchcase(each.cell.row.slug, row) for row in rows):
+            found.setdefault(_key(each, by_value, unlike), {})[each.path] = each.test
+    return {key: only for key, runs in found.items() for only in runs.values() if len(runs) == 1}
 
 
-def _key(entry: Entry, by_value: bool = False) -> Key:
+def _key(entry: Entry, by_value: bool = False, unlike: bool = False) -> Key:
     assert entry.cell is not None
     recipe, cell = entry.recipe, entry.cell
     scale = json.dumps({key: value for key, value in recipe.as_dict().items() if key not in OF_THE_METHOD})
-    return cell.table, cell.column.slug, recipe.order_seed, scale, cell.row.value if by_value else None
+    value = cell.row.value if by_value else None
+    given = "" if unlike else _own_arguments(entry)
+    return cell.table, cell.column.slug, recipe.order_seed, scale, entry.taught, given, value
+
+
+def _own_arguments(entry: Entry) -> str:
+    """Those that its cell gives otherwise: of runs that were given the same, each row's meet."""
+    assert entry.cell is not None
+    if "arguments" not in entry.changed:
+        return ""
+    given = recognise.effective(entry.recipe, entry.path).arguments
+    printed = recognise.effective(entry.cell.recipe).arguments
+    return json.dumps({key: given[key] for key in sorted(given) if given[key] != printed.get(key)})
 
 
 def _verdict(differences: list[tuple[str, Difference | None]]) -> tuple[str, str]:
@@ -226,8 +246,8 @@ def _combined(entries: list[Entry]) -> tuple[str, str]:
 
 def _baseline(entries: list[Entry]) -> tuple[str, str]:
     """KLD over each published method, and over the best other on the widest student, where the paper has +2.35."""
-    kld = values(entries, "kld")
-    others = [(name, values(entries, name)) for name in BASELINES]
+    kld = values(entries, "kld", unlike=True)
+    others = [(name, values(entries, name, unlike=True)) for name in BASELINES]
     found = [(f"over {name}", paired(kld, other)) for name, other in others if other]
     best: Values = {}
     for each in entries:
@@ -236,7 +256,8 @@ def _baseline(entries: list[Entry]) -> tuple[str, str]:
             and each.cell.column.student == "resnet32x4"
             and each.cell.row.slug not in ("kld", "ce", "teacher")
         ):
-            best[_key(each)] = max(best.get(_key(each), 0.0), each.test)
+            key = _key(each, unlike=True)
+            best[key] = max(best.get(key, 0.0), each.test)
     return _verdict(found + ([("on resnet32x4 over the best", paired(kld, best))] if best else []))
 
 

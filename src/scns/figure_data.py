@@ -17,7 +17,7 @@ from scns import curves, recognise, tables
 from scns.errors import InputError
 from scns.phrases import count
 from scns.recipe import CHANCE, own_root
-from scns.results import Entry, Results
+from scns.results import Entry, Results, kind
 from scns.rows import BASELINES, Row
 
 _APART = (
@@ -25,6 +25,9 @@ _APART = (
     "teacher_network",
 )  # fmt: skip
 _VARIED = ("k", "beta", "sampler", "weight", "lm_weight", "mixture")  # arguments of InfoNCE that its rows differ in
+
+
+Accuracies = dict[float | None, list[float]]  # by beta or k; None without one
 
 
 class Grid(NamedTuple):
@@ -71,6 +74,7 @@ def grid(results: Results, table: str, *, pairs: int = 1) -> Grid:
     if not entries:
         raise InputError(f"No run is of table {table} ({tables.TABLES[table]}); {needed}")
     chosen, dropped = _alike(entries, _scale)
+    chosen, unlike = _one_kind_a_cell(chosen)
     accuracies: dict[tuple[str, str], list[float]] = {}
     rows = {}
     for entry in chosen:
@@ -84,7 +88,7 @@ def grid(results: Results, table: str, *, pairs: int = 1) -> Grid:
     values = np.array([[mean(accuracies[pair, row]) for row in kept_rows] for pair in kept_pairs])
     names = [rows[row].title for row in kept_rows]
     groups = {name: _group(rows[row]) for name, row in zip(names, kept_rows, strict=True)}
-    left_out = " ".join(filter(None, (dropped, gone)))
+    left_out = " ".join(filter(None, (dropped, unlike, gone)))
     return Grid(f"{table} by runs on {_scale_in_words(chosen)}", kept_pairs, names, groups, values, left_out)
 
 
@@ -134,27 +138,39 @@ def _unused(name: str, other: str, taken: Collection[str]) -> str:
 
 def _sweeps(entries: list[Entry]) -> Sweeps:
     chosen, dropped = _alike(entries, _scale_of_infonce, prefer=lambda each: _kind(each)[1] is not None)
-    points: dict[str, dict[str, dict[float, list[float]]]] = {method: {} for method in METHODS}
-    plain: dict[str, list[float]] = {}
+    found: dict[str, dict[str, dict[str, Accuracies]]] = {method: {} for method in (*METHODS, "InfoNCE")}
     for entry in chosen:
         method, value = _kind(entry)
-        if value is not None:
-            points[method].setdefault(_network(entry), {}).setdefault(value, []).append(entry.test)
-        elif method == "InfoNCE":
-            plain.setdefault(_network(entry), []).append(entry.test)
-    lines = {
-        method: [
-            Line(
-                network,
-                {x: _spread(by_value[x]) for x in sorted(by_value, key=_order)},
-                _spread(plain[network]) if network in plain else None,
-            )
-            for network, by_value in networks.items()
-            if len(by_value) > 1
-        ]
-        for method, networks in points.items()
-    }
-    return Sweeps(f"Runs on {_scale_in_words(chosen)}", lines, dropped)
+        if method:
+            kinds = found[method].setdefault(_network(entry), {})
+            kinds.setdefault(_beside(entry), {}).setdefault(value, []).append(entry.test)
+    lines: dict[str, list[Line]] = {method: [] for method in METHODS}
+    unlike = 0
+    for method in METHODS:
+        for network, kinds in found[method].items():
+            best = max(kinds.values(), key=_most)
+            unlike += sum(_most(each)[1] for each in kinds.values() if each is not best)
+            if len(best) > 1:
+                plain = [*found["InfoNCE"].get(network, {}).values()]
+                # Of several kinds of uniform runs none is the line's baseline.
+                known = _spread(plain[0][None]) if len(plain) == 1 else None
+                values = sorted((x for x in best if x is not None), key=_order)
+                points = {x: _spread(best[x]) for x in values}
+                lines[method].append(Line(network, points, known))
+    return Sweeps(f"Runs on {_scale_in_words(chosen)}", lines, " ".join(filter(None, (dropped, _unlike(unlike)))))
+
+
+def _beside(entry: Entry) -> str:
+    """What the runs of one line have in common beside its beta or k."""
+    recipe = entry.recipe
+    arguments = recognise.effective(recipe, entry.path).arguments
+    shared = {key: value for key, value in arguments.items() if key not in METHODS.values()}
+    taught = entry.taught if entry.cell is not None else (recipe.distil and recipe.teacher)
+    return json.dumps([shared, recipe.words, recipe.on_missing, taught], sort_keys=True)
+
+
+def _most(accuracies: Accuracies) -> tuple[int, int]:
+    return len(accuracies), sum(map(len, accuracies.values()))
 
 
 def _kind(entry: Entry) -> tuple[str, float | None]:
@@ -200,6 +216,31 @@ def _alike(
     others = len(entries) - len(best)
     verb = "is" if others == 1 else "are"
     return best, f"{count(others, 'run')} of another schedule or size {verb} not in it." if others else ""
+
+
+def _one_kind_a_cell(entries: list[Entry]) -> tuple[list[Entry], str]:
+    """Of every cell the runs of one line of the results, those as printed first, and all by one kind of teacher."""
+    taught: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        if entry.taught is not None:
+            taught.setdefault(entry.taught, []).append(entry)
+    best = max(taught.values(), key=_first, default=[])
+    cells: dict[str, dict[str, list[Entry]]] = {}
+    for entry in entries:
+        if entry.taught is None or entry.taught == best[0].taught:
+            assert entry.cell is not None
+            cells.setdefault(entry.cell.name, {}).setdefault(kind(entry), []).append(entry)
+    chosen = [entry for kinds in cells.values() for entry in max(kinds.values(), key=_first)]
+    return chosen, _unlike(len(entries) - len(chosen))
+
+
+def _first(group: list[Entry]) -> tuple[bool, int]:
+    return not group[0].changed, len(group)
+
+
+def _unlike(number: int) -> str:
+    verb = "is" if number == 1 else "are"
+    return f"{count(number, 'run')} of another teacher or other arguments {verb} not in it." if number else ""
 
 
 def _scale(entry: Entry) -> str:

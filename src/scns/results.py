@@ -48,6 +48,14 @@ class Entry:
     def shrunken(self) -> bool:
         return any(key.removeprefix("teacher.") in _SMALLER for key in self.changed)
 
+    @property
+    def taught(self) -> tuple[str, ...] | None:
+        """In what the teacher that it distils is not that of its cell; None where it distils none."""
+        if self.cell is None or not self.cell.teacher or not self.recipe.distil:
+            return None
+        begun = (self.notes,) if self.notes != self.cell.notes else ()
+        return (*(key for key in self.changed if key.startswith("teacher.")), *begun)
+
 
 @dataclass(frozen=True)
 class Line:
@@ -127,7 +135,7 @@ class Results:
     def _every(self) -> list[tuple[Line, list[Entry]]]:
         groups: dict[str, list[Entry]] = {}
         for entry in sorted([*self.entries, *self.diverged], key=_order):
-            groups.setdefault(_kind(entry), []).append(entry)
+            groups.setdefault(kind(entry), []).append(entry)
         return _told_apart([(_line(group), group) for group in groups.values()])
 
 
@@ -149,7 +157,7 @@ def read(folder: str | Path) -> Results:
     entries: list[Entry] = []
     lost: list[Entry] = []
     for entry in sorted(every, key=lambda each: bool(each.diverged)):  # one that finished stands for its recipe
-        key = (_kind(entry), entry.recipe.seed, entry.recipe.order_seed)
+        key = (kind(entry), entry.recipe.seed, entry.recipe.order_seed)
         if key in seen:
             but = f"; this one diverged: {entry.diverged}" if entry.diverged else "."
             skipped[entry.path] = f"repeats '{seen[key]}': the same recipe and seed{but}"
@@ -226,8 +234,8 @@ def _as_cells(run: Entry) -> list[Entry]:
     return made or [run]
 
 
-def _kind(entry: Entry) -> str:
-    """What runs of one line share."""
+def kind(entry: Entry) -> str:
+    """What the runs of one line share."""
     return json.dumps([entry.cell and entry.cell.name, _settings(entry), entry.changed, entry.notes], sort_keys=True)
 
 
