@@ -23,6 +23,7 @@ from scns.errors import InputError
 from scns.features import Batch, Features, Shapes
 from scns.methods import Method, Setting, infonce
 from scns.methods.cka import alignments
+from scns.methods.crd import CRD
 from scns.methods.pc import correlations
 from scns.neighbors import NeighborTable
 from scns.sampling import Negatives
@@ -783,6 +784,8 @@ BAD: list[tuple[str, dict[str, object], bool, str]] = [
     ("kld", {"ce": True}, True, "ce of 'kld' must be a number, but it is True."),
     ("oim", {"target": 3}, True, "target of 'oim' must be text, but it is 3."),
     ("infonce", {"tau": 0.0}, True, "tau must be a finite number above 0; got 0.0"),
+    ("crd", {"tau": 0.01}, True, r"tau=0.01 must be from 0.02 up, or exp\(cosine / tau\) overflows"),
+    ("crd", {"tau": float("inf")}, True, "tau=inf must be from 0.02 up"),
     ("infonce", {"tau": -1.0}, True, "tau must be a finite number above 0; got -1.0"),
     ("infonce", {"negatives": 0}, True, "negatives must be a finite number above 0; got 0"),
     ("infonce", {"beta": -0.1}, True, "beta is -0.1"),
@@ -918,8 +921,32 @@ def test_a_setting_of_arrays_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [torch.arange(8.0) % 4, torch.arange(8)[:, None] % 4, torch.arange(8) % 5, torch.zeros(0).long()]
+    "labels",
+    [
+        torch.arange(8.0) % 4,
+        torch.arange(8)[:, None] % 4,
+        torch.arange(8) % 5,
+        torch.zeros(0).long(),
+        torch.arange(-2, 4),
+    ],
 )
 def test_labels_that_fit_no_classifier_are_told(labels: Tensor) -> None:
-    with pytest.raises(InputError, match="below its 4 classes, but these are"):
+    with pytest.raises(InputError, match="to 3, its last class, but these are"):
         methods.build("ce", Setting(labels, Shapes(4, 8)))
+
+
+def test_the_coldest_crd_learns_with_finite_numbers() -> None:
+    """Its scores are as large as floats have room for: the rows a memory begins with are a little longer than 1."""
+    torch.manual_seed(0)
+    crd = CRD(50_000, 8, 8, dim=128, tau=0.02)
+    optimizer = torch.optim.SGD(crd.parameters(), lr=0.1)
+    student, teacher = torch.randn(16, 8), torch.randn(16, 8)
+    for epoch in range(30):
+        index = torch.cat([torch.arange(16)[:, None], torch.randint(0, 50_000, (16, 64))], dim=1)
+        loss = crd(student, teacher, index)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        crd.update(torch.arange(16), student, teacher)
+        assert bool(loss.isfinite()), epoch
+    assert float(loss) < 3 * 16

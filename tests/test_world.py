@@ -345,6 +345,27 @@ def test_synchronised_batch_norm_alone_is_batch_norm() -> None:
         assert torch.allclose(one, other, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", [{"affine": False}, {"momentum": None}, {"track_running_stats": False}])
+def test_synchronised_batch_norms_of_other_kinds_alone_are_batch_norms(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    plain, shared = (nn.BatchNorm2d(4, **options).double() for _ in range(2))
+    synchronise([shared], World())
+    for _ in range(3):
+        x = torch.randn(6, 4, 3, 3, dtype=torch.float64)
+        one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+        for given, norm in ((one, plain), (other, shared)):
+            (norm(given) * torch.arange(6.0)[:, None, None, None]).square().sum().backward()
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=0)
+    torch.testing.assert_close(dict(plain.state_dict()), dict(shared.state_dict()), atol=1e-12, rtol=0)
+
+
+def test_a_synchronised_batch_norm_of_one_value_a_channel_keeps_its_statistics_finite() -> None:
+    norm = nn.BatchNorm2d(2)
+    synchronise([norm], World())
+    norm(torch.ones(1, 2, 1, 1))
+    assert torch.isfinite(norm.running_var).all()
+
+
 def test_new_keys_leave_old_runs_as_they_were() -> None:
     old = {key: value for key, value in asdict(Recipe()).items() if key not in ("sync_batch_norm", "gather", "tables")}
     assert Recipe(**old) == Recipe() and replace(Recipe(), gather="never") != Recipe()

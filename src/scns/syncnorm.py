@@ -40,12 +40,20 @@ def statistics(modules: list[nn.Module]) -> list[Tensor]:
 def _forward(norm: _BatchNorm, sync: Sync, x: Tensor) -> Tensor:
     if not (norm.training and sync.on):
         return type(norm).forward(norm, x)
-    y, mean, variance, count = _Normalise.apply(x, norm.weight, norm.bias, norm.eps, sync.world)
-    if norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None:
+    plain = norm.weight is None  # a norm without weight and bias of its own
+    weight = x.new_ones(norm.num_features) if plain else norm.weight
+    y, mean, variance, count = _Normalise.apply(
+        x, weight, torch.zeros_like(weight) if plain else norm.bias, norm.eps, sync.world
+    )
+    if norm.running_mean is not None and norm.running_var is not None:
         with torch.no_grad():
-            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
-            unbiased = variance * (count / (count - 1))
-            norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), norm.momentum)
+            share = norm.momentum
+            if share is None:  # the mean of all batches so far
+                assert norm.num_batches_tracked is not None
+                share = 1 / float(norm.num_batches_tracked.add_(1))
+            norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
+            unbiased = variance * (count / (count - 1).clamp(min=1))
+            norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), share)
     return y
 
 

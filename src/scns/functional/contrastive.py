@@ -10,8 +10,10 @@ from scns.errors import InputError
 from scns.functional.inputs import (
     check_batch,
     check_labels,
+    check_matrices,
     check_positive,
     check_shapes,
+    check_some,
     full_precision,
 )
 
@@ -55,13 +57,13 @@ def info_nce(
         raise InputError(f"info_nce needs one anchor or more, but these are {list(anchor.shape)}; skip empty batches.")
     if positive.ndim == 1 and positive.shape[0] == anchor.shape[0]:
         attraction = positive  # [batch]
-    elif positive.ndim == 3:
+    elif positive.ndim == 3 and positive.shape[1]:
         attraction = _similarities(anchor, positive, "positive")  # [batch, p]
     else:
         check_shapes(anchor, positive, "anchor and positive")
         attraction = (anchor * positive).sum(-1)
     similarities = logits if logits is not None else _similarities(anchor, negatives, "negatives")  # [batch, m]
-    check_batch(anchor, similarities, "anchor and logits")
+    check_matrices(anchor, similarities, "anchor and logits")
     return info_nce_of(attraction, similarities, log_weights, temperature=temperature)
 
 
@@ -127,6 +129,7 @@ def oim(
     Memory: the logits, batch x (rows + slots).
     """
     check_positive("temperature", temperature)
+    check_some(anchor, "anchor")
     logits = _scores(anchor, table, "table")
     check_labels(targets, table.shape[0], "targets")
     if targets.shape != anchor.shape[:1]:
@@ -172,6 +175,7 @@ def crd_nce(scores: Tensor, n_data: int) -> Tensor:
     check_positive("n_data", n_data)
     if scores.ndim != 2 or scores.shape[1] < 2:
         raise InputError(f"scores must be [batch, 1 + negatives] with a negative at least; got {list(scores.shape)}.")
+    check_some(scores, "scores")
     noise = (scores.shape[1] - 1) / n_data
     eps = 1e-7  # the reference's guard against 0 / 0
     # log(1 + (c + e) / P), by logarithms: of a small P, 1 / P^2 would be infinite in the gradient.

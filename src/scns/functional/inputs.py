@@ -79,15 +79,23 @@ def _widened(value: Any, dtype: torch.dtype) -> Any:
 
 
 def check_shapes(first: Tensor, second: Tensor, names: str) -> None:
-    """Refuses two tensors of different shape."""
+    """Refuses two tensors of different shape, or without a row: their mean would be NaN."""
     if first.shape != second.shape:
         raise InputError(f"{names} must have the same shape; got {shapes(first, second)}.")
+    check_some(first, names)
 
 
 def check_batch(first: Tensor, second: Tensor, names: str) -> None:
-    """Refuses two tensors with different numbers of rows."""
+    """Refuses two tensors with different numbers of rows, or with none."""
     if first.ndim < 2 or second.ndim < 2 or first.shape[0] != second.shape[0]:
         raise InputError(f"{names} must hold the same samples, one a row; got {shapes(first, second)}.")
+    check_some(first, names)
+
+
+def check_some(first: Tensor, names: str) -> None:
+    """Refuses a batch of no samples."""
+    if first.shape[:1] == (0,):
+        raise InputError(f"{names} must hold one sample or more; got {list(first.shape)}, so skip empty batches.")
 
 
 def check_matrices(first: Tensor, second: Tensor, names: str, *, rows: int = 1, why: str = "") -> None:

@@ -28,6 +28,7 @@ def pearson(a: Tensor, b: Tensor) -> Tensor:
     """
     if (
         a.ndim != b.ndim
+        or not a.ndim
         or a.shape[-1] != b.shape[-1]
         or any(n != m and 1 not in (n, m) for n, m in zip(a.shape, b.shape, strict=True))
     ):

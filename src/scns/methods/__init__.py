@@ -65,7 +65,7 @@ class Stage:
     """Training that comes before the main one: `losses` of (batch, student, teacher), over `modules` of the method."""
 
     name: str
-    epochs: int
+    epochs: int  # never more than the run's own are trained
     losses: Callable[[Batch, Features, Features], dict[str, Tensor]]
     modules: list[nn.Module] = field(default_factory=list)
     student: bool = False  # train the student's feature layers too (all but the classifier)
@@ -208,11 +208,12 @@ def build(name: str, setting: Setting, *, preset: str | None = None, **arguments
             given = type(asked).__name__
             raise InputError(f"{what} of a Setting is a function that gives them, not {given}; write lambda: {what}.")
     labels = setting.labels
-    if labels.dtype != torch.int64 or labels.dim() != 1 or not len(labels) or int(labels.max()) >= setting.classes:
-        high = f", the largest {int(labels.max())}" if labels.numel() else ""
+    lowest, highest = (int(end) for end in labels.aminmax()) if labels.numel() else (0, 0)
+    if labels.dtype != torch.int64 or labels.dim() != 1 or not len(labels) or lowest < -1 or highest >= setting.classes:
+        ends = f", from {lowest} to {highest}" if labels.numel() else ""
         raise InputError(
-            f"A Setting takes labels, int64 [n] below its {setting.classes} classes, but these are {labels.dtype} "
-            f"{tuple(labels.shape)}{high}."
+            f"A Setting takes labels, int64 [n] from -1 (none) to {setting.classes - 1}, its last class, but these are "
+            f"{labels.dtype} {tuple(labels.shape)}{ends}."
         )
     around = {"teacher": setting.teacher is not None, "divided": setting.divided}
     return module(name).Objective(setting, **resolved(name, preset or "", arguments, **around))

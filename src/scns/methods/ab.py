@@ -51,7 +51,7 @@ class Objective(Method):
         *,
         weight: float = 0.2,  # the paper's appendix; of the first stage
         margin: float = 1.0,  # Heo et al.
-        stage_epochs: int = 30,  # the field's reference
+        stage_epochs: int = 30,  # the field's reference; never more than the run's own epochs
         stage_lr: float | None = None,  # None: the main stage's, as in the field's reference
         ce: float = 1.0,
         kld: float = 0.0,

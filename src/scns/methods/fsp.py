@@ -29,7 +29,7 @@ class Objective(Method):
         setting: Setting,
         *,
         weight: float = 0.0,  # the paper's appendix: pre-training only
-        stage_epochs: int = 30,  # the field's reference
+        stage_epochs: int = 30,  # the field's reference; never more than the run's own epochs
         stage_lr: float | None = None,  # None: the main stage's, as in the field's reference
         ce: float = 1.0,
         kld: float = 0.0,

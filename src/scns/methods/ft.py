@@ -90,7 +90,7 @@ class Objective(Method):
         rate: float = 0.5,  # channels of the factor over the teacher's; FT's paper
         norm: str = "spatial",  # or "vector"
         power: int = 1,  # of the difference; FT's paper
-        stage_epochs: int = 30,  # the field's reference
+        stage_epochs: int = 30,  # the field's reference; never more than the run's own epochs
         stage_lr: float | None = None,  # None: 0.01 for students of three stages, else the main one's; the reference
         ce: float = 1.0,
         kld: float = 0.0,
