@@ -24,7 +24,7 @@ count, batch = 1500, 50  # queries to learn from
 labels = torch.full((count + len(passages),), -1)  # queries first; -1: answers none
 labels[:count] = labels[count + answers[:count]] = torch.arange(count)
 chance = torch.zeros(len(labels))
-chance[count + answers[:count]] = batch / count  # how likely a passage is in a batch anyway
+chance[count + answers[:count]] = (batch - 1) / (count - 1)  # how likely another's passage is in a batch anyway
 
 query_head, passage_head = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)  # yours: the encoders
 for head in (query_head, passage_head):

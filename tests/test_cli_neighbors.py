@@ -136,6 +136,25 @@ def test_files_of_another_byte_order_are_read(scns: Run, folder: Path) -> None:
     assert scns("neighbors", "check", "t.safetensors", "--embeddings", "x.npy", "--labels", "y.npy")[0] == 0
 
 
+def test_a_table_of_the_first_rows_has_a_gallery_of_all_pictures(scns: Run, folder: Path) -> None:
+    scns(*BUILD, "--first", 10, "--out", "t.safetensors")
+    code, _, err = scns("neighbors", "gallery", "t.safetensors", "--images", "pictures.npy", "--out", "g.html")
+    assert (code, err) == (0, "") and (folder / "g.html").exists()
+    np.save("ten.npy", np.load("pictures.npy")[:10])
+    code, _, err = scns("neighbors", "gallery", "t.safetensors", "--images", "ten.npy", "--out", "h.html")
+    assert code == 2 and "among 90 rows, but 'ten.npy' has 10 pictures" in err and not (folder / "h.html").exists()
+
+
+@pytest.mark.parametrize("exclude", ["self", "none"])
+def test_a_table_of_one_class_is_drawn_from_where_the_class_is_not_left_out(
+    scns: Run, folder: Path, exclude: str
+) -> None:
+    np.save("y.npy", np.zeros(90, dtype=np.int64))
+    scns(*BUILD, "--exclude", exclude, "--out", "t.safetensors")
+    code, out, err = scns("neighbors", "sample", "t.safetensors", "--anchors", "3", "--num", 4)
+    assert (code, err) == (0, "") and len(re.findall(r"\d+", out)) == 5
+
+
 def test_gallery_is_one_page_that_escapes_names(scns: Run, folder: Path) -> None:
     scns(*BUILD, "--out", "t.safetensors")
     Path("names.txt").write_text("cat\n<script>alert(1)</script>\na&b\nd\ne\n")

@@ -283,6 +283,84 @@ def test_queries_and_passages_in_one_table() -> None:
     assert table.positive is not None and (table.positive[:30].float() - best).abs().max() < 1e-3
 
 
+@pytest.mark.parametrize("memory", [None, "1M"])
+@pytest.mark.parametrize("positive", ["max", "mean", 0.9])
+def test_the_own_class_is_without_the_own_group(positive: str | float, memory: str | None) -> None:
+    """Four queries share each passage, and are all in one group: a query's positive is its passage, no other query."""
+    generator = torch.Generator().manual_seed(6)
+    unit = F.normalize(torch.randn(60, 8, generator=generator), dim=1)
+    labels = torch.cat([torch.arange(40) // 4, torch.arange(20) % 10])  # two passages a label
+    groups = torch.cat([torch.zeros(40, dtype=torch.int64), torch.full((20,), -1)])
+    table = NeighborTable.build(unit, labels, k=15, groups=groups, rows=range(40), positive=positive, memory=memory)
+    for row in range(40):
+        own = (unit[row] @ unit[40:].T)[labels[40:] == labels[row]].double()
+        want = {"max": own.max(), "mean": own.mean()}.get(str(positive), own.quantile(0.9))
+        assert table.positive is not None and abs(float(table.positive[row]) - float(want)) < 1e-3
+    alone = NeighborTable.build(unit, labels, k=15, groups=torch.where(groups < 0, 1, 0), positive=positive)
+    assert alone.positive is not None and not alone.positive[:40].isneginf().any()
+    alone = NeighborTable.build(unit[:40], labels[:40], k=15, exclude="label", groups=labels[:40], positive=positive)
+    assert alone.positive is not None and alone.positive.isneginf().all()  # the whole class is the row's group
+
+
+@pytest.mark.parametrize("group", [0, -1])
+def test_faiss_finds_passages_behind_a_large_group_of_queries(group: int) -> None:
+    """Queries are alike, so the nearest thousand rows are all queries: fetching k more than a class finds nothing."""
+    pytest.importorskip("faiss")
+    generator = torch.Generator().manual_seed(7)
+    queries = torch.randn(1000, 8, generator=generator) / 4 + 2
+    x = torch.cat([queries, torch.randn(1000, 8, generator=generator)])
+    groups = torch.full((2000,), -1)
+    groups[:1000] = 0
+    groups[0] = group  # where one row asked is of no group, the others' are fetched and left out
+    labels = torch.arange(2000) % 1000
+    made = [
+        NeighborTable.build(x, labels, k=5, groups=groups, rows=range(1000), backend=backend, **probe)
+        for backend, probe in (("exact", {}), ("faiss", {"probe": 1000}))
+    ]
+    assert torch.equal(made[0].indices, made[1].indices) and made[1].info.recall == 1
+
+
+def test_a_table_that_is_refreshed_in_part_does_not_say_that_it_is_of_the_new_embeddings(
+    data: tuple[Tensor, Tensor],
+) -> None:
+    x, labels = data
+    table = NeighborTable.build(x, labels.clamp(min=0), k=5, backend="classes", probe=1)
+    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    part, whole = table.refreshed(other, rows=torch.tensor([3])), table.refreshed(other, rows=torch.arange(400))
+    assert (part.info.backend, part.info.probe, part.info.recall) == ("classes", 1, table.info.recall)
+    with pytest.raises(InputError, match="belongs to other embeddings: it was built from none"):
+        part.check(other, labels.clamp(min=0))
+    assert (whole.info.backend, whole.info.recall) == ("exact", 1.0)
+    whole.check(other, labels.clamp(min=0))
+
+
+def test_the_quantile_of_the_own_class_is_kept_as_a_number(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    x, labels = data
+    table = NeighborTable.build(x, labels, k=3, positive=torch.tensor(0.5))  # type: ignore[arg-type]
+    table.save(tmp_path / "t.safetensors")
+    again = NeighborTable.load(tmp_path / "t.safetensors").refreshed(x)
+    assert again.positive is not None and torch.equal(again.positive, table.positive)  # type: ignore[arg-type]
+    for wrong in (True, [0.5], 1.5):
+        with pytest.raises(InputError, match="is not a quantile from 0 to 1, nor 'max'"):
+            NeighborTable.build(x, labels, k=3, positive=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_blocks_do_not_depend_on_torch_s_default_type(data: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:
+    x, labels = data
+    table = NeighborTable.build(x, labels, k=3, memory="1M")
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(NeighborTable.build(x, labels, k=3, memory="1M", chunk_rows=2.0).indices, table.indices)  # type: ignore[arg-type]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_an_index_of_shards_that_is_not_there_is_told() -> None:
+    with pytest.raises(InputError, match=r"'nope.index.json' does not exist; build a table"):
+        NeighborTable.load("nope.index.json")
+
+
 def test_describe(data: tuple[Tensor, Tensor]) -> None:
     table = NeighborTable.build(*data, k=40)
     told = table.filtered(max_score=0.4).describe(scale=5.0)

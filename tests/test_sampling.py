@@ -4,6 +4,7 @@ import json
 import math
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from scns import chances, sampling, soft
 from scns.errors import InputError
+from scns.memory import FeatureTable
 from scns.neighbors import NeighborTable
 from scns.sampling import (
     AllNegatives,
@@ -189,6 +191,48 @@ def test_shared_draws_count_one_over_how_often_they_are_expected(name: str) -> N
         assert torch.equal(given.isneginf(), ~can) and torch.allclose(given[can].double(), wanted[can], atol=1e-5)
 
 
+@pytest.mark.parametrize("num", [0, 1])
+@pytest.mark.parametrize("kind", ["uniform", "soft"])
+def test_passages_of_the_other_queries_of_a_batch_are_there_as_often_as_said(kind: str, num: int) -> None:
+    """(batch - 1) / (queries - 1): a query is in its own batch. Batch / queries would be 0.78 of the sum, for num=0."""
+    queries, batch, epochs = 40, 4, 6000
+    generator = torch.Generator().manual_seed(3)
+    features = F.normalize(torch.randn(2 * queries, 6, generator=generator), dim=1)
+    labels = torch.arange(queries).repeat(2)
+    where = {"labels": labels, "among": range(queries, 2 * queries)}
+    sampler = UniformNegatives(**where) if kind == "uniform" else SoftNegatives(features, scale=2.0, **where)
+    chance = torch.zeros(2 * queries)
+    chance[queries:] = (batch - 1) / (queries - 1)
+    sums = (2 * features @ features.T).exp()
+    ratios = []
+    for epoch in range(epochs):
+        rows = torch.randperm(queries, generator=generator)[:batch]
+        columns, log_weights = sampler.shared(rows, num, epoch=epoch, also=queries + rows, chance=chance)
+        full = sums[rows, queries:].sum(1) - sums[rows, queries + rows]
+        ratios.append((sums[rows][:, columns] * log_weights.exp()).sum(1) / full)
+    found = torch.cat(ratios).double()
+    error = 4 * float(found.std()) / math.sqrt(len(found))
+    assert abs(float(found.mean()) - 1 - num / (4 * batch)) < 0.01 * num + error
+
+
+def test_which_of_those_at_hand_are_negatives_is_told_without_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, anchors, also = SAMPLERS["soft"], torch.tensor([3, 9, 17]), torch.arange(20)
+    drawn = ~sampler.log_probability(anchors, also.expand(3, -1)).isneginf()
+    monkeypatch.delattr(SoftNegatives, "_weighed")
+    _, log_weights = sampler.shared(anchors, 0, also=also, chance=0.5)
+    assert torch.equal(log_weights, torch.where(drawn, math.log(2), -torch.inf))
+
+
+@pytest.mark.parametrize("make", [lambda x: SoftNegatives(x, LABELS, scale=5.0), lambda x: FeatureTable(COUNT, 8)])
+def test_what_is_made_where_nothing_is_trained_can_be_trained_with(make: Any) -> None:
+    with torch.inference_mode():
+        made = make(torch.randn(COUNT, X.shape[1]))
+    if isinstance(made, FeatureTable):
+        made.update(torch.arange(4), torch.randn(4, 8))
+    else:
+        made.refresh_(X)
+
+
 @pytest.mark.parametrize("name", ["uniform", "soft", "clusters", "mixed", "soft-among"])
 def test_shared_draws_are_unbiased_and_better_than_own_ones(name: str) -> None:
     """Their mean is the full sum, to the standard error; so is that of draws beside others that are at hand."""
@@ -200,7 +244,8 @@ def test_shared_draws_are_unbiased_and_better_than_own_ones(name: str) -> None:
         estimates["own"].append((SCORES[anchors].gather(1, indices) + log_weights).exp().sum(1))
         columns, log_weights = sampler.shared(anchors, 2, epoch=epoch)
         estimates["shared"].append((SCORES[anchors][:, columns] + log_weights).exp().sum(1))
-        also = torch.randint(0, COUNT, (24,), generator=generator)
+        also = torch.randperm(COUNT, generator=generator)[:24]
+        also = torch.cat([also, also[:12]])  # half of them twice, which count once
         columns, log_weights = sampler.shared(anchors, 2, epoch=epoch, also=also, chance=24 / COUNT)
         estimates["beside"].append((SCORES[anchors][:, columns] + log_weights).exp().sum(1))
         columns, log_weights = sampler.shared(anchors, 0, epoch=epoch, also=also, chance=24 / COUNT)
@@ -548,8 +593,16 @@ def test_samplers_have_no_state_but_move_with_their_module() -> None:
             "chance= .* but it is a tensor",
         ),
         (lambda: SAMPLERS["soft"].shared(EVERY, 0, also=EVERY, chance=(EVERY != 7) / 2), "also= has sample 7, whose"),
-        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY), r"chance= .* but it is 0; give len\(also\)"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY), r"chance= .* but it is 0; give \(batch - 1\) /"),
         (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance=1.5), "chance= .* but it is 1.5"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance=None), "chance= must be numbers .* NoneType"),
+        (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance="x"), "chance= must be numbers .* str"),
+        (lambda: SoftNegatives(X + 1j, LABELS, scale=5.0), r"\[rows, dim\], but these are torch.complex64"),
+        (lambda: MixedNegatives([(1e-12, SAMPLERS["uniform"]), (1.0, SAMPLERS["soft"])]), "below 9e-10 of all"),
+        (
+            lambda: ClassNegatives(NeighborTable.build(X[:20], k=5, rows=range(10)), EVERY % 10),
+            "has 10 of 20 classes; build it of all",
+        ),
         (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY, chance=X[:, 0]), "chance= .* but it is a tensor"),
         (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=[1], chance=0.1), r"also= .* but it is list"),
         (lambda: SAMPLERS["soft"].shared(EVERY, 1, also=EVERY + 1, chance=0.1), "0 to 239, but one is 240"),

@@ -43,6 +43,8 @@ def vectors(embeddings: Embeddings, device: torch.device | str | None, *, zero_r
 
 def tensor(values: Any, what: str) -> Tensor:
     """The numbers that a tensor, an array of any layout, a list or a column of a data frame holds, as a tensor."""
+    if isinstance(values, range):  # which torch would read number by number
+        return torch.arange(values.start, values.stop, values.step)
     sparse = values.layout != torch.strided if isinstance(values, Tensor) else hasattr(values, "toarray")
     if sparse:
         dense = ".to_dense()" if isinstance(values, Tensor) else ".toarray()"

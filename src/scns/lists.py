@@ -86,7 +86,7 @@ def by_classes(
 
 
 def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progress: Progress = None) -> Found:
-    """The k best columns from a faiss inverted-file index, over-fetched by the largest class and then filtered."""
+    """The k best columns from a faiss inverted-file index: as many more as a class and a group have, then filtered."""
     try:
         import faiss
     except ImportError:
@@ -95,17 +95,25 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
     lists = max(1, min(4096, int(4 * len(data) ** 0.5), len(data) // 39))  # 39 points a list: faiss's own minimum
     index: Any = faiss.index_factory(unit.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(unit)
-    index.add(unit)
+    groups = None if data.groups is None else data.groups.cpu()
+    asked = None if groups is None else groups[rows.cpu()]
+    known = torch.arange(len(data))
+    if groups is not None and asked is not None and bool((asked[0] >= 0) & (asked == asked[0]).all()):
+        known = (groups != asked[0]).nonzero()[:, 0]  # all queries, say, which then need not be fetched to be left out
+    index.add(unit[known.numpy()] if len(known) < len(data) else unit)
     index.nprobe = min(lists, probe or max(8, lists // 8))
-    fetch = min(len(data), k + int((data.stop - data.start).max()))
+    excluded = int((data.stop - data.start).max())
+    if groups is not None and len(known) == len(data) and bool((groups >= 0).any()):
+        excluded += int(groups[groups >= 0].unique(return_counts=True)[1].max())
+    fetch = min(len(known), k + excluded)
     result = empty(len(rows), k, torch.device("cpu"))
     places = rows.cpu()
     for some in torch.arange(len(rows)).split(4096):
         values, columns = (torch.from_numpy(x) for x in index.search(unit[places[some].numpy()], fetch))
+        columns = torch.where(columns < 0, -1, known[columns.clamp(min=0)])
         start, stop = data.start.cpu()[places[some], None], data.stop.cpu()[places[some], None]
         banned = (columns < 0) | ((columns >= start) & (columns < stop))
-        if data.groups is not None:
-            groups = data.groups.cpu()
+        if groups is not None:
             own_group = groups[places[some], None]
             banned |= (groups[columns.clamp(min=0)] == own_group) & (own_group >= 0)
         values = values.masked_fill(banned, -torch.inf)

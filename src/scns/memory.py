@@ -116,6 +116,17 @@ def unit_rows(rows: Tensor) -> Tensor:
     return F.rms_norm(rows, (dim,), eps=1e-24 / dim) * dim**-0.5  # 1e-24: F.normalize's 1e-12, squared
 
 
+def _turns(rows: Tensor) -> list[slice] | list[Tensor]:
+    """Parts of a batch in which no row comes twice, in batch order; one sample each where rows cannot be read."""
+    if not checks.readable(rows):
+        return [slice(place, place + 1) for place in range(len(rows))]
+    ordered, order = rows.sort(stable=True)
+    nth = torch.empty_like(order)  # how often the row came before
+    nth[order] = torch.arange(len(rows)) - torch.searchsorted(ordered, ordered)
+    most = int(nth.max()) if len(rows) else 0
+    return [(nth == turn).nonzero()[:, 0] for turn in range(most + 1)] if most else [slice(None)]
+
+
 class FeatureTable(nn.Module):
     """One unit vector a row, moved towards new features: v <- normalise(momentum * v + (1 - momentum) * z).
 
@@ -133,6 +144,7 @@ class FeatureTable(nn.Module):
     features: Tensor
     filled: Tensor
 
+    @torch.inference_mode(False)  # where it may be made, but others' features are taken later
     def __init__(
         self,
         rows: int,
@@ -187,11 +199,11 @@ class FeatureTable(nn.Module):
             )
         _check_floating(z)
         _check_rows("rows", rows, self.part.total)
-        distinct = distinct or (checks.readable(rows) and len(rows.unique()) == len(rows))
+        turns = [slice(None)] if distinct else _turns(rows)
         rows, z = self.part.place(rows.long()), z.detach().to(self.features.dtype)
         finite = torch.linalg.vector_norm(z, dim=1) < torch.inf  # isfinite of each row, in 2 kernels instead of 5
-        each = (rows, z, finite)
-        for row, new, usable in [each] if distinct else zip(*(values.split(1) for values in each), strict=True):
+        for some in turns:
+            row, new, usable = rows[some], z[some], finite[some]
             old = self.features[row]
             moved = torch.lerp(new, old, self.momentum)
             if not self.full:

@@ -90,7 +90,8 @@ class NeighborTable:
         a sentence with the bytes before they are allocated.
         """
         device, k = checks.place(device), _whole(k)
-        _check_at_least_one(chunk_rows=chunk_rows, probe=probe)
+        chunk_rows, probe = _at_least_one(chunk_rows=chunk_rows), _at_least_one(probe=probe)
+        positive = _same_class_by(positive)
         if memory is not None or isinstance(embeddings, Sequence):
             if backend != "exact":
                 raise InputError(f"Only backend='exact' searches in blocks, not '{backend}'; leave memory= out.")
@@ -101,7 +102,7 @@ class NeighborTable:
             return replace(table, info=replace(table.info, source=source))
         given, told = checks.tensor(embeddings, "Embeddings"), ""
         if given.dim() == 2:
-            _check_choices(exclude, on_zero, backend, positive, rows, len(given))
+            _check_choices(exclude, on_zero, backend, rows, len(given))
             asked_rows, where = len(given) if rows is None else len(rows), torch.device(device or given.device)
             told = budget.check_room(len(given), given.shape[1], k, asked_rows, where)
         vectors = checks.vectors(given, device, zero_rows=on_zero == "uniform")
@@ -251,7 +252,8 @@ class NeighborTable:
     ) -> "NeighborTable":
         """The same table from new embeddings (a feature table's, say: no forward pass); only `rows` where given.
 
-        Refreshed rows are not filtered: their scores are new, so call `filtered` again.
+        Refreshed rows are not filtered: their scores are new, so call `filtered` again. Where others stay as they were,
+        so do the table's recall and backend, and it is a table of no one set of embeddings: `check` refuses them.
         """
         vectors = checks.vectors(embeddings, None)
         if len(vectors) != self.info.corpus_rows:
@@ -278,14 +280,13 @@ class NeighborTable:
         info = replace(
             self.info,
             generation=self.info.generation + 1,
-            filters="" if rows is None else self.info.filters,  # the other rows are as they were
-            embeddings_sha256=checks.fingerprint(vectors),
-            recall=1.0,
             dim=vectors.shape[1],
-            backend="exact",
-            probe=0,
             short_rows=int((indices[:, -1] < 0).sum()),
+            embeddings_sha256="",
         )
+        if len(some.unique()) == len(self):  # or the other rows are as they were
+            whole = checks.fingerprint(vectors)
+            info = replace(info, filters="", embeddings_sha256=whole, recall=1.0, backend="exact", probe=0)
         return replace(self, indices=indices, scores=scores, positive=own, info=info)
 
     def _numbers(self, rows: Tensor) -> Tensor:
@@ -368,7 +369,7 @@ class NeighborTable:
     def load(cls, path: str | Path, *, mmap: bool = True) -> "NeighborTable":
         """A saved table, memory-mapped in milliseconds; or the table of a shard index written by `merge`."""
         path = Path(path)
-        if path.name.endswith(".index.json"):
+        if path.name.endswith(".index.json") and path.exists():
             return _joined([cls.load(shard) for shard in tableshards.read_index(path)])
         if not path.exists():
             raise InputError(f"'{path}' does not exist; build a table with: scns neighbors build.")
@@ -470,7 +471,7 @@ def _build_streamed(
     pieces = checks.pieces(embeddings, zero_rows=on_zero == "uniform")
     count, dim = sum(map(len, pieces)), pieces[0].shape[1]
     marks, kinds = checks.marks(labels, count, "labels", host), checks.marks(groups, count, "groups", host)
-    _check_choices(exclude, on_zero, "exact", positive, rows, count)
+    _check_choices(exclude, on_zero, "exact", rows, count)
     wanted = range(count) if rows is None else rows
     cut = budget.plan(count, dim, k, memory, where, len(wanted), groups is not None)
     data = search.layout(count, marks, exclude, kinds, host)
@@ -519,9 +520,7 @@ def _marks_of(given: Tensor | None) -> str:
     return "" if given is None else checks.fingerprint(given.int())
 
 
-def _check_choices(
-    exclude: str | None, on_zero: str, backend: str, positive: str | float | None, rows: range | None, count: int
-) -> None:
+def _check_choices(exclude: str | None, on_zero: str, backend: str, rows: range | None, count: int) -> None:
     if exclude not in ("label", "self", None):
         raise unknown("exclude", str(exclude), ["label", "self"])
     if on_zero not in ("error", "uniform"):
@@ -530,18 +529,26 @@ def _check_choices(
         raise unknown("backend", str(backend), BACKENDS)
     if backend == "classes" and exclude != "label":
         raise InputError(f"The backend 'classes' skips the own class, so exclude={exclude!r} needs backend='exact'.")
-    if isinstance(positive, str) and positive not in ("max", "mean"):
-        raise unknown("positive", positive, ["max", "mean"])
-    if isinstance(positive, float | int) and not 0 <= positive <= 1:
-        raise InputError(f"positive={positive} is not a quantile from 0 to 1.")
     if rows is not None and not (isinstance(rows, range) and rows.step == 1 and 0 <= rows.start < rows.stop <= count):
         raise InputError(f"rows={rows} is not a range inside 0 to {count}.")
 
 
-def _check_at_least_one(**given: int | None) -> None:
-    for name, value in given.items():
-        if value is not None and (not checks.is_whole(value) or value < 1):
-            raise InputError(f"{name}={value!r} must be a whole number of at least 1; left out, scns chooses it.")
+def _same_class_by(positive: Any) -> str | float | None:
+    """How the same-class score is told: "max", "mean", a quantile or not at all."""
+    if positive is None or positive in ("max", "mean"):
+        return positive
+    if isinstance(positive, str):
+        raise unknown("positive", positive, ["max", "mean"])
+    if isinstance(positive, bool) or not checks.is_number(positive) or not 0 <= positive <= 1:
+        raise InputError(f"positive={positive!r} is not a quantile from 0 to 1, nor 'max', 'mean' or None.")
+    return float(positive)
+
+
+def _at_least_one(**given: int | None) -> int | None:
+    ((name, value),) = given.items()
+    if value is not None and (not checks.is_whole(value) or value < 1):
+        raise InputError(f"{name}={value!r} must be a whole number of at least 1; left out, scns chooses it.")
+    return None if value is None else int(value)
 
 
 def _whole(k: Any) -> int:

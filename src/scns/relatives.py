@@ -15,12 +15,19 @@ PRODUCTS = {"cpu": 1 << 21, "cuda": 1 << 26}  # float64 products held at a time:
 
 
 def same_class(
-    start: Tensor, stop: Tensor, unit: Rows, places: Tensor, kind: str | float, products: int, dim: int
+    start: Tensor,
+    stop: Tensor,
+    groups: Tensor | None,
+    unit: Rows,
+    places: Tensor,
+    kind: str | float,
+    products: int,
+    dim: int,
 ) -> Tensor:
     """Largest ("max"), "mean" or quantile similarity of the rows at ascending `places` to others of their class.
 
-    float64 [rows]; -inf for a row alone. A class is the slice `start:stop` of its members; `products` bounds what is
-    held at a time.
+    float64 [rows]; -inf for a row alone. A class is the slice `start:stop` of its members; those of the row's own group
+    are no others. `products` bounds what is held at a time.
     """
     result = torch.full((len(places),), -torch.inf, dtype=torch.float64, device=places.device)
     if len(places) == 0:
@@ -40,8 +47,11 @@ def same_class(
             place = places[row.clamp(max=len(places) - 1)]  # [classes, rows]
             scores = _products(unit, place, column.clamp(max=len(start) - 1), products, dim)
             banned = outside[:, None] | (place[:, :, None] == column[:, None])
+            if groups is not None:
+                own, other = groups[place], groups[column.clamp(max=len(start) - 1)]
+                banned |= (own[:, :, None] == other[:, None]) & (own >= 0)[:, :, None]
             scores.masked_fill_(banned.to(scores.device), -torch.inf)
-            found = _reduced(scores, (sizes[some, None] - 1).to(scores.device), kind)
+            found = _reduced(scores, (~banned).sum(2).to(scores.device), kind)
             result[row[inside]] = found.to(result.device)[inside]
     return result
 
@@ -75,7 +85,7 @@ def _products(unit: Rows, rows: Tensor, columns: Tensor, products: int, dim: int
 
 
 def _reduced(scores: Tensor, others: Tensor, kind: str | float) -> Tensor:
-    """One number a row [classes, r] of the finite ones of its scores [classes, r, c]: `others` [classes, 1] of them."""
+    """One number a row [classes, r] of the finite ones of its scores [classes, r, c]: `others` [classes, r] of them."""
     if kind == "max":
         return scores.amax(2)
     falling = scores.sort(dim=2, descending=True).values

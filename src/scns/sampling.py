@@ -154,20 +154,27 @@ class Negatives(nn.Module):
 
         A draw counts 1 / how often it is expected among all of the batch's, so that for each anchor the weighted sum
         estimates that over all it can draw, without bias; -inf where it is no negative of the anchor. `also` are
-        samples int64 [n] that are at hand anyway, the positives of the batch, say, and `chance`, a number or float [N],
-        how likely a sample is to be among them: batch / queries, where each query has a positive of its own. Beside
-        them num=0 draws none: those at hand alone stand for all.
+        samples int64 [n] that are at hand anyway, and `chance`, a number or float [N], how likely a sample is to be
+        among them, given the anchor: (batch - 1) / (queries - 1) of the positives of a batch where each query has one
+        of its own. As these are no negatives of their own queries, sums with num=1 are then about 1 / (4 batch) too
+        large: 1 % with 32. One that is there twice counts once. Beside them num=0 draws none: those at hand alone
+        stand for all.
         """
         also = None if also is None else _also(self, also, anchors)
         if also is None or num:
             columns, log_q = self._columns(anchors, num, epoch, also)
-            often = log_q.double().logsumexp(0) + math.log(num)
+            often, drawn = log_q.double().logsumexp(0) + math.log(num), ~log_q.isneginf()
         else:
-            columns, log_q = also, self.log_probability(anchors, also.expand(len(anchors), -1))
+            columns, drawn = also, self.draws(anchors, also.expand(len(anchors), -1))
             often = torch.full_like(also, -torch.inf, dtype=torch.float64)
         if also is not None:
             often = often.logaddexp(_chance(self, chance, also, often)[columns].log())
-        return columns, torch.where(log_q.isneginf(), log_q, -often.float())
+            often[: len(also)] += _times(also).log()
+        return columns, torch.where(drawn, -often.float(), -torch.inf)
+
+    def draws(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        """Whether each of the samples [batch, m] can be drawn for its anchor."""
+        return ~self.log_probability(anchors, indices).isneginf()
 
     def _columns(self, anchors: Tensor, num: int, epoch: Epoch, also: Tensor | None) -> tuple[Tensor, Tensor]:
         """(samples [m], log q [batch, m]): `also`, and the draws of all anchors."""
@@ -235,6 +242,10 @@ class ClassNegatives(Negatives):
         self.seed, self.scale = seed, checks.scale(scale)
         _check_table(class_table, "scns.NeighborTable.build(vectors, k=...) of a vector a class")
         class_table.check_lists()
+        if len(class_table) != class_table.info.corpus_rows:
+            raise InputError(
+                f"The class table has {len(class_table)} of {class_table.info.corpus_rows} classes; build it of all."
+            )
         labels = _labels(labels)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= len(class_table):
@@ -408,7 +419,10 @@ class InstanceNegatives(Negatives):
                 )
             indices, scores = indices.clone(), scores.clone()
             where = next(self.fallback.buffers()).device
-            drawn = self.fallback.sample(empty.to(where), table.info.k, distinct=True).to(indices.device)
+            try:
+                drawn = self.fallback.sample(empty.to(where), table.info.k, distinct=True).to(indices.device)
+            except InputError as error:
+                raise InputError(f"The fallback cannot draw for rows that have no neighbours left: {error}") from None
             banned = torch.zeros_like(drawn, dtype=torch.bool)
             if table.groups is not None:  # rows of one group are never paired
                 group = table.groups.to(drawn.device)
@@ -495,6 +509,8 @@ class MixedNegatives(Negatives):
         self.parts = nn.ModuleList([part for _, part in parts])
         self.candidates = max(part.candidates for _, part in parts)
         integers = torch.tensor([round(share / sum(shares) * chances.UNIT) for share in shares])
+        if bool((integers == 0).any()):
+            raise InputError(f"A share of the mixture is below {1 / chances.UNIT:.0e} of all, {shares}; leave it out.")
         self.depth = 1 + max((part.depth for _, part in parts if isinstance(part, MixedNegatives)), default=0)
         constants(self, integers=integers, log_shares=(integers / integers.sum()).log())
 
@@ -574,6 +590,12 @@ def joined(also: Tensor | None, drawn: Tensor) -> Tensor:
     return drawn.flatten() if also is None else torch.cat([also, drawn.flatten()])
 
 
+def _times(samples: Tensor) -> Tensor:
+    """How often each of the samples [n] is among them, float64 [n]."""
+    ordered = samples.sort().values
+    return (torch.searchsorted(ordered, samples, right=True) - torch.searchsorted(ordered, samples)).double()
+
+
 def _also(sampler: Negatives, also: Tensor, anchors: Tensor) -> Tensor:
     """Samples [n], checked."""
     if not isinstance(also, Tensor) or also.dim() != 1:
@@ -585,13 +607,13 @@ def _also(sampler: Negatives, also: Tensor, anchors: Tensor) -> Tensor:
 
 def _chance(sampler: Negatives, chance: float | Tensor, also: Tensor, like: Tensor) -> Tensor:
     """How likely each sample is to be at hand, float64 [N]."""
-    found = torch.as_tensor(chance, dtype=like.dtype, device=like.device)
+    found = checks.tensor(chance, "chance=").to(device=like.device, dtype=like.dtype)
     right = found.shape in ((), (sampler.samples,))
     if not right or (checks.readable(found) and not bool(((found >= 0) & (found <= 1)).all() and found.any())):
         shown = f"a tensor {list(found.shape)}" if found.dim() else f"{float(found):g}"
         raise InputError(
             f"chance= says how likely a sample is to be among `also`, above 0 and at most 1, one number or "
-            f"[{sampler.samples}] of them, but it is {shown}; give len(also) / how many there are."
+            f"[{sampler.samples}] of them, but it is {shown}; give (batch - 1) / (queries - 1)."
         )
     found = found.expand(sampler.samples)
     if checks.readable(found) and not bool((found[also] > 0).all()):

@@ -123,7 +123,7 @@ def _rank(data: Corpus, search: "Direct | Approximate", block: Tensor, k: int) -
 def own_class(data: Corpus, rows: Tensor, kind: str | float) -> Tensor:
     """float16 [rows]: the similarity of the rows at ascending places to their class, -inf if alone in it."""
     products = PRODUCTS[data.unit.device.type]
-    return same_class(data.start, data.stop, data.unit, rows, kind, products, data.unit.shape[1]).half()
+    return same_class(data.start, data.stop, data.groups, data.unit, rows, kind, products, data.unit.shape[1]).half()
 
 
 def places(data: Layout, rows: Tensor) -> tuple[Tensor, Tensor]:

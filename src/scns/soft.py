@@ -45,6 +45,7 @@ class SoftNegatives(Negatives):
     picked: Tensor  # the members that k-means starts from, of each cluster, by their place in the class
     alike: dict[tuple[int, int], list[tuple[int, int]]]  # (samples, clusters) -> (first row, first cluster) of classes
 
+    @torch.inference_mode(False)  # where the embeddings may come from, but others are taken later
     def __init__(
         self,
         embeddings: Embeddings,
@@ -64,8 +65,9 @@ class SoftNegatives(Negatives):
         self.pool = Pool(labels, among).to(embeddings.device)
         self.samples = len(self.pool)
         self.candidates = clusters or self.pool.count
-        if embeddings.dim() != 2 or not embeddings.shape[1]:
-            raise InputError(f"Embeddings must be [rows, dim], but these are {tuple(embeddings.shape)}.")
+        if embeddings.dim() != 2 or not embeddings.shape[1] or embeddings.is_complex():
+            kind = f"{embeddings.dtype} " if embeddings.is_complex() else ""
+            raise InputError(f"Embeddings must be [rows, dim], but these are {kind}{tuple(embeddings.shape)}.")
         if len(embeddings) != len(self.pool):
             raise InputError(
                 f"{len(self.pool)} labels need {len(self.pool)} embeddings, but there are {len(embeddings)}."
@@ -96,6 +98,13 @@ class SoftNegatives(Negatives):
             with torch.autocast(self.unit.device.type, enabled=False):  # which would round similarities
                 self._cluster()
         return self
+
+    def draws(self, anchors: Tensor, indices: Tensor) -> Tensor:
+        """Every negative can be drawn, by the uniform part."""
+        if not self.uniform:
+            return super().draws(anchors, indices)
+        self.check(anchors, indices)
+        return self.pool.is_negative(anchors, indices)
 
     def log_probability(self, anchors: Tensor, indices: Tensor) -> Tensor:
         self.check(anchors, indices)

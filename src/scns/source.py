@@ -22,7 +22,7 @@ class Source:
         return len(self.order)
 
     def __getitem__(self, places: Tensor) -> Tensor:
-        into = torch.empty(len(places), self.dim)
+        into = torch.empty(len(places), self.dim, dtype=torch.float32)
         self._put(self.order[places.cpu()], into)
         return F.normalize(into.to(self.device), dim=1)
 

@@ -98,7 +98,7 @@ def streamed(
         some = slice(start, min(start + cut.rows, len(rows)))
         if positive is not None and result.positive is not None:
             products = cut.spare // 48  # each is there up to four times, with its vectors and, for a quantile, sorted
-            own = same_class(data.start, data.stop, source, rows[some], positive, products, source.dim)
+            own = same_class(data.start, data.stop, data.groups, source, rows[some], positive, products, source.dim)
             result.positive[home[some]] = own.half()
 
         def advance(part: float, start: int = start, some: slice = some) -> None:
@@ -140,7 +140,8 @@ def _search_block(
             space = search.space  # one piece of memory serves all blocks
         del columns, search  # before the next block is read
     del space
-    values, indices = torch.empty(len(block), k), torch.empty(len(block), k, dtype=torch.int64)
+    values = torch.empty(len(block), k, dtype=torch.float32)
+    indices = torch.empty(len(block), k, dtype=torch.int64)
     step = max(1, cut.spare // (100 * best.values.shape[1]))
     for top in range(0, len(block), step):
         some = slice(top, top + step)
@@ -159,9 +160,9 @@ class _Best:
     """The best columns so far of every row of a block, and the limit that no column left out can be above."""
 
     def __init__(self, rows: int, keep: int, device: torch.device) -> None:
-        self.values = torch.full((rows, keep), -torch.inf, device=device)
+        self.values = torch.full((rows, keep), -torch.inf, dtype=torch.float32, device=device)
         self.places = torch.zeros(rows, keep, dtype=torch.int64, device=device)
-        self.limit = torch.full((rows,), -torch.inf, device=device)
+        self.limit = torch.full((rows,), -torch.inf, dtype=torch.float32, device=device)
 
     def take_in(self, some: slice, first: int, values: Tensor, chosen: Tensor, limit: Tensor) -> None:
         """Merge what a block of columns from place `first` has for the rows `some`."""

@@ -349,10 +349,10 @@ def _pictures(
         raise InputError(
             f"Pictures must be uint8 [n, 3, h, w] or [n, h, w, 3], but '{images}' is {tuple(pixels.shape)}."
         )
-    if len(pixels) != len(loaded):
+    if len(pixels) != loaded.info.corpus_rows:
         raise InputError(
-            f"The table has {len(loaded)} rows, but '{images}' has {len(pixels)} pictures; --images takes those of the "
-            "table's rows: a data set's name stands for its training images, a .npy file for any."
+            f"The table is among {loaded.info.corpus_rows} rows, but '{images}' has {len(pixels)} pictures; --images "
+            "takes those of all its rows: a data set's name stands for its training images, a .npy file for any."
         )
     return loaded, pixels, labels, words
 
@@ -387,9 +387,8 @@ def _describe(table: "NeighborTable", title: str, scale: float | None) -> None:
     from scns.tableinfo import MEANING
 
     info = table.info
-    rows: list[list[object]] = [
-        ["built from", f"{_part(table)}{info.corpus_rows:,} x {info.dim} embeddings {info.embeddings_sha256[:12]}"]
-    ]
+    of = info.embeddings_sha256[:12] or "of several sets"
+    rows: list[list[object]] = [["built from", f"{_part(table)}{info.corpus_rows:,} x {info.dim} embeddings {of}"]]
     rows += [["excluded", info.exclude or "nothing"], ["backend", f"{info.backend}, recall {info.recall:.4f}"]]
     rows += [[name, value] for name, value in (("filters", info.filters), ("source", info.source)) if value]
     rows += [[name, _shown(value)] for name, value in table.describe(scale).items()]
@@ -410,9 +409,14 @@ def _shown(value: object) -> str:
 
 
 def _sampler(table: "NeighborTable", scale: float, seed: int) -> "Negatives":
+    import torch
+
     from scns.sampling import InstanceNegatives, UniformNegatives
 
-    fallback = None if table.labels is None else UniformNegatives(table.labels.long(), seed=seed)
+    labels = torch.full((table.info.corpus_rows,), -1)  # which is no negative of itself alone
+    if table.labels is not None and table.info.exclude == "label":
+        labels = table.labels.long()
+    fallback = UniformNegatives(labels, seed=seed)
     return InstanceNegatives(table, scale=scale, seed=seed, fallback=fallback)
 
 
