@@ -113,7 +113,7 @@ class Negatives:
         self.name, self.weighed = KINDS[kind]
         self.given, self.number, self.seed = given, number, seed
         first = len(given.queries)
-        # Of the queries, a batch; 3 % above (batch - 1) / (queries - 1), which is exact. Kept for the runs that are told.
+        # Of the queries, a batch; 3 % above the exact (batch - 1) / (queries - 1), and kept for the runs that are told.
         self.share = given.batch / first
         self.chance = torch.zeros(len(given.labels))
         self.chance[first : 2 * first] = self.share  # that a passage is of the batch anyway
