@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from scns.plan import check_folders
 from scns.recipe import Recipe
 from scns.run import Run, backends
 from scns.sampling import AllNegatives
@@ -194,6 +195,7 @@ def main() -> None:
     if given.time and not given.dry_run:
         measure(listed, given.time, given.out)
         return
+    check_folders(listed)
     for job in listed if given.dry_run else []:
         print(job.out)
     failed = 0

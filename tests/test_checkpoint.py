@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from conftest import disk_of
-from engine_runs import SIZE, recipe, root, single, small_words, teacher, weights
+from engine_runs import SIZE, equal, recipe, root, single, small_words, teacher, weights
 from scns import checkpoint, files
 from scns.checkpoint import Folder
 from scns.errors import InputError
@@ -153,6 +153,15 @@ def test_a_run_of_a_newer_scns_is_told(number: object, tmp_path: Path) -> None:
     for touch in (made.recipe, lambda: made.open(Recipe()), lambda: single(Recipe(), made.path)):
         with pytest.raises(InputError, match=r"was made by scns 9.1, which is newer than this one .*; update scns"):
             touch()
+
+
+def test_a_run_that_could_not_do_its_first_step_does_not_keep_its_folder_from_a_better_recipe(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match="Nothing can be learned"):
+        single(recipe(epochs=1, arguments={"ce": 0.0}), out)
+    assert single(recipe(epochs=1), out).result
+    whole = single(recipe(epochs=1), tmp_path / "whole")
+    assert equal(weights(out), weights(whole.folder.path))
 
 
 def test_another_recipe_is_refused_where_something_was_trained(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`scns models` as a person uses it."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -62,3 +63,10 @@ def test_ctrl_c_ends_a_command_with_a_word(scns: Callable, monkeypatch: pytest.M
     monkeypatch.setattr(models, "families", interrupted)
     ran = scns("models")
     assert ran.code == 130 and ran.err == "scns: Stopped by Ctrl-C.\n"
+
+    def terminated() -> None:  # by a second SIGTERM, which a training does not wait for
+        raise KeyboardInterrupt(signal.SIGTERM)
+
+    monkeypatch.setattr(models, "families", terminated)
+    ran = scns("models")
+    assert ran.code == 143 and ran.err == "scns: Stopped by SIGTERM.\n"

@@ -362,6 +362,19 @@ def test_an_onnx_file_has_a_free_batch_and_the_names(tmp_path: Path) -> None:
     assert np.allclose(found, logits, atol=1e-4)
 
 
+def test_a_split_that_is_not_there_is_no_matter_of_the_root(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    shutil.copytree(teacher(), tmp_path / "run")
+    told = (tmp_path / "run" / "recipe.json").read_text().replace(str(root()), "elsewhere")
+    (tmp_path / "run" / "recipe.json").write_text(told)
+    run, out = tmp_path / "run", tmp_path / "x.npy"
+    code, _, err = scns("embed", run, "--data", "cifar10-mini", "--split", "foo", "--out", out)
+    assert code == 2 and "foo" in err and "--root says where the data lie" not in err
+    code, _, err = scns("embed", run, "--out", out)
+    assert code == 2 and "The run's root is seen from this folder" in err
+
+
 # --- what is shown
 
 
@@ -433,7 +446,8 @@ def test_what_a_teacher_and_a_memory_are_shown_before_the_first_step_is_told(tmp
     seen: dict[str, int] = {}
 
     class Seeing(Watch):
-        def look(self, of: str, done: int, total: int) -> None:
+        def look(self, of: str, done: int, total: int, run=None) -> None:  # type: ignore[no-untyped-def]
+            of = of if run is None else f"{run.folder.path.name}: {of}"
             assert seen.get(of, 0) < done <= total
             seen[of] = done
 

@@ -174,6 +174,14 @@ def test_losses_without_gradient_are_told(arguments: dict[str, float], sentence:
         stepped(BATCH)
 
 
+def test_more_losses_than_a_step_tells_are_refused() -> None:
+    """A buffer of fixed size holds their sums, since a captured step can ask for no other."""
+    one = torch.ones((), requires_grad=True)
+    assert len(step.training({str(number): one for number in range(step.MOST_LOSSES)})) == 15
+    with pytest.raises(InputError, match="The method has 16 losses, and a step tells 15 at most; add some up"):
+        step.training({str(number): one for number in range(16)})
+
+
 @pytest.mark.parametrize(
     ("how", "method", "expected"),
     [

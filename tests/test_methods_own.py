@@ -39,6 +39,7 @@ SMALL: dict[str, dict[str, object]] = {  # arguments that make a method quick, w
     "scns": {"negatives": 64, "k": 20},
 }
 LABELS = torch.arange(60) % 5
+NEAREST = ("class", "instance", "mixed")
 WIDTH, TEACHER_WIDTH, CLASSES = 6, 9, 5
 
 
@@ -191,7 +192,8 @@ def repeated(method: Method, table: Tensor, anchors: Tensor) -> list[list[Tensor
 @pytest.mark.parametrize("several", [1, 3])
 @pytest.mark.parametrize("sampler", ["uniform", "class", "instance", "mixed", "soft", "all"])
 def test_infonce_is_the_sum_over_repeated_negatives_of_both_tables(sampler: str, several: int) -> None:
-    given = {"sampler": sampler, "negatives": 25, "k": 3, "weight": 0.65, "positives": several}
+    given = {"sampler": sampler, "negatives": 25, "weight": 0.65, "positives": several}
+    given |= {"k": 3} if sampler in NEAREST else {}
     method, batch, ours, theirs, losses = step("infonce", **given)
     assert theirs is not None
     z_student, z_teacher = method.student_head(ours.embedding), method.teacher_head(theirs.embedding)
@@ -304,7 +306,7 @@ def test_positive_instance_is_the_samples_own_row() -> None:
 
 @pytest.mark.parametrize("sampler", ["uniform", "class", "instance", "mixed", "soft", "all"])
 def test_no_negative_shares_the_anchors_class(sampler: str) -> None:
-    method = built("infonce", sampler=sampler, k=2)
+    method = built("infonce", sampler=sampler, k=2 if sampler in NEAREST else None)
     every = torch.arange(len(LABELS))
     rows, log_weights = method.sampler.weights(every, 50)
     assert not bool(((LABELS[rows] == LABELS[:, None]) & log_weights.isfinite()).any())
@@ -370,7 +372,7 @@ def test_the_defaults_are_what_was_measured_best(teacher: bool, divided: bool) -
 def test_other_samplers_draw_as_in_the_paper_unless_told_otherwise(sampler: str) -> None:
     taken = methods.resolved("infonce", "", {"sampler": sampler})
     assert (taken["scale"], taken["refresh"], taken["correct"]) == (5.0, 0, sampler == "mixed")
-    method = methods.build("infonce", synthetic(), sampler=sampler, k=2)
+    method = methods.build("infonce", synthetic(), sampler=sampler, k=2 if sampler in NEAREST else None)
     assert (getattr(method.sampler, "scale", 5.0), method.refresh, method.correct) == (5.0, 0, sampler == "mixed")
 
 
@@ -779,6 +781,10 @@ BAD: list[tuple[str, dict[str, object], bool, str]] = [
     ("infonce", {"negatives": 1.5}, True, "negatives of 'infonce' must be a whole number, but it is 1.5."),
     ("infonce", {"k": math.nan}, True, "k of 'infonce' must be a number or none, but it is nan."),
     ("infonce", {"k": -1}, True, "k must be a finite number above 0; got -1"),
+    ("infonce", {"tau": 1e-40}, True, "tau must lie between 1e-30 and 1e.30; got 1e-40"),
+    ("infonce", {"k": 2}, True, "k=2 is for the samplers class, instance and mixed, but it is soft; leave k out"),
+    ("infonce", {"sampler": "uniform", "scale": 20.0}, True, "scale=20.0 is for samplers that go by similarity"),
+    ("infonce", {"sampler": "uniform", "clusters": 20}, True, "clusters=20 is for the sampler soft, but it is uniform"),
     ("infonce", {"negatives": 10**20}, True, "negatives=100000000000000000000 of each anchor are more than 1,048,576;"),
     ("crd", {"momentum": "x"}, True, "momentum of 'crd' must be a number, but it is 'x'."),
     ("kld", {"ce": True}, True, "ce of 'kld' must be a number, but it is True."),
@@ -949,4 +955,4 @@ def test_the_coldest_crd_learns_with_finite_numbers() -> None:
         optimizer.step()
         crd.update(torch.arange(16), student, teacher)
         assert bool(loss.isfinite()), epoch
-    assert float(loss) < 3 * 16
+    assert loss.item() < 3 * 16

@@ -371,10 +371,11 @@ def test_samplers_say_what_they_lack() -> None:
 
 @pytest.mark.parametrize("sampler", ["class", "instance", "mixed", "soft"])
 def test_crd_takes_any_sampler(sampler: str) -> None:
-    run = run_steps("crd", 12, sampler=sampler, k=None if sampler == "class" else 20, negatives=128)
+    k = 20 if sampler in ("instance", "mixed") else None
+    run = run_steps("crd", 12, sampler=sampler, k=k, negatives=128)
     assert run.fell("crd")
     batch = next(run.batches())
-    chances = make_sampler(setting(), sampler, k=None if sampler == "class" else 20).log_probability
+    chances = make_sampler(setting(), sampler, k=k).log_probability
     assert bool(chances(batch.index, run.method.index(batch)[:, 1:]).isfinite().all())
 
 
@@ -728,7 +729,7 @@ def test_a_missing_teacher_is_said(name: str) -> None:
     [
         ("fitnet", {"layer": 4}, "layer=4 is no layer of both networks; give 0"),
         ("ft", {"rate": 0.001}, "rate=0.001 leaves no channel"),
-        ("crd", {"tau": 0.0}, "tau=0.0 must be above 0"),
+        ("crd", {"tau": 0.0}, "tau=0.0 must be from 0.02 up"),
         ("crd", {"dim": 0}, "dim=0 must be at least 1"),
         ("crd", {"negatives": 0}, "0 draws were asked for"),
         ("crd", {"negatives": 145, "distinct": True}, "145 distinct draws need 145 candidates, but there are 144"),

@@ -1,21 +1,26 @@
 """The teacher: the same network whatever is done with it, live, cached or at its own size."""
 
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from engine_runs import SIZE, equal, recipe, single, teacher, weights
+from engine_runs import SIZE, equal, place, recipe, single, teacher, weights
 from scns import augment, datasets, models, step
 from scns.errors import InputError
+from scns.features import Batch
 from scns.neighbors import NeighborTable
 from scns.teacher import Teacher, bundled, load_network
-from scns.train import Pack, Shelf, Watch, fit, prepare
+from scns.train import Pack, Shelf, Stopped, Watch, fit, prepare
 from scns.words import class_embeddings
 
 FILE = "model.safetensors"
@@ -31,6 +36,49 @@ def test_the_cache_holds_what_the_live_teacher_says(tmp_path: Path) -> None:
     assert live.teacher.logits is None
     live.teacher.cache(images, ("logits",))
     assert torch.equal(live.teacher.logits, live.teacher.embed(images)[0])
+
+
+def test_the_teacher_sees_images_normalised_as_those_it_learnt(tmp_path: Path) -> None:
+    """Its student's data may have another mean: folders and shards take that of their own training images."""
+    (run,) = prepare([(recipe("kld", teacher=str(teacher()), augment=False), tmp_path / "run")])
+    images, frozen = run.data.train, run.teacher
+    other = replace(images, mean=(0.1, 0.5, 0.3), std=(0.5, 0.1, 0.3))
+    assert frozen is not None and frozen.again is None
+    logits, embeddings = frozen.embed(images)
+    assert all(torch.equal(*pair) for pair in zip((logits, embeddings), frozen.embed(other), strict=True))
+    seen = frozen.takes(other).see(augment.normalise(other.pixels, other.mean, other.std))
+    torch.testing.assert_close(seen.logits, logits, atol=1e-4, rtol=1e-4)
+    every, count = torch.arange(len(other)), len(other)
+    pixels = augment.normalise(other.pixels, other.mean, other.std)
+    batch = Batch(pixels, other.labels, every, every, torch.ones(()).long(), count)
+    torch.testing.assert_close(frozen(batch).logits, logits, atol=1e-4, rtol=1e-4)
+    weights_alone = place() / "weights.pth"
+    torch.save(run.student.state_dict(), weights_alone)
+    unknown = Teacher(load_network(str(weights_alone), "resnet8", 10))
+    assert unknown.moments is None and unknown.takes(other).again is None
+
+
+def test_a_run_does_not_go_on_with_another_teacher(tmp_path: Path) -> None:
+    """Half of it would have been taught by each."""
+    shutil.copytree(teacher(), tmp_path / "teacher")
+    wanted, seen = recipe("kld", teacher=str(tmp_path / "teacher"), epochs=2), []
+
+    class Interrupt(Watch):
+        def step(self, run: Any, epoch: int, done: int, total: int) -> None:
+            seen.append(done)
+            if len(seen) == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        single(wanted, tmp_path / "run", watch=Interrupt())
+    kept = load_file(tmp_path / "teacher" / FILE)
+    with safe_open(tmp_path / "teacher" / FILE, "pt") as file:
+        told = file.metadata()
+    save_file({name: value * 1.01 for name, value in kept.items()}, tmp_path / "teacher" / FILE, told)
+    with pytest.raises(InputError, match=r"is of another teacher than '.*teacher' is now; put that one back"):
+        single(wanted, tmp_path / "run")
+    save_file(kept, tmp_path / "teacher" / FILE, told)
+    assert single(wanted, tmp_path / "run").result
 
 
 @pytest.mark.parametrize("method", ["kld", "rkd"])
@@ -300,7 +348,8 @@ def test_unlabelled_images_are_what_the_teacher_says(tmp_path: Path) -> None:
     """Nobody is drawn as a negative of an image that is, by its label or else by the teacher, of the same class."""
     taught = recipe("infonce", teacher=BUNDLED, teacher_mode="cached", labelled=3, subset=120)
     for sampler in ("uniform", "class", "instance"):
-        chosen = replace(taught, arguments={"sampler": sampler, "negatives": 32, "k": 2})
+        k = {} if sampler == "uniform" else {"k": 2}
+        chosen = replace(taught, arguments={"sampler": sampler, "negatives": 32, **k})
         (run,) = prepare([(chosen, tmp_path / sampler)])
         labels = run.data.train.labels
         assert run.teacher is not None and run.teacher.logits is not None and int((labels >= 0).sum()) == 30

@@ -166,8 +166,8 @@ def test_a_stop_is_not_kept_waiting_by_images_that_are_judged(tmp_path: Path, mo
     seen: list[str] = []
 
     class Interrupt(Watch):
-        def look(self, of: str, done: int, total: int) -> None:
-            seen.append(f"{of} {done}/{total}")
+        def look(self, of: str, done: int, total: int, run: Any = None) -> None:
+            seen.append(f"{run.folder.path.name}: {of} {done}/{total}")
             if len(seen) == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
 

@@ -21,7 +21,7 @@ def test_points_are_all_combinations() -> None:
     assert points(["lr=0.1, 0.2,0.1"]) == [("lr=0.1",), ("lr=0.2",)]
     with pytest.raises(InputError, match=r"lr twice; .* --grid lr=0\.1,0\.2$"):
         points(["lr=0.1", "lr=0.2"])
-    for wrong in ([], ["lr"], ["lr="], ["=3"]):
+    for wrong in ([], ["lr"], ["lr="], ["=3"], ["validation=0,0.1"]):
         with pytest.raises(InputError, match="--grid"):
             points(wrong)
 
@@ -36,6 +36,21 @@ def test_the_best_on_validation_is_trained_on_everything(tmp_path: Path, monkeyp
     assert final["validation"] == 0 and f"lr={final['lr']}" == found.best.settings[0].replace("0.00001", "1e-05")
     monkeypatch.setattr("scns.sweep.fit_packed", None)  # nothing is trained a second time
     assert tune(recipe(epochs=1), GRID, tmp_path, say=lambda line: None).final.result == found.final.result
+
+
+def test_runs_of_another_search_are_not_taken_for_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(recipe(epochs=1), ["lr=0.00001"], tmp_path, say=lambda line: None)
+    for other in (recipe(epochs=2), recipe("infonce", epochs=1)):
+        with pytest.raises(InputError, match=r"lr=0.00001' holds a run with another recipe: .*; choose another --out"):
+            tune(other, ["lr=0.00001,0.03"], tmp_path, say=lambda line: None)
+    monkeypatch.setattr(tuning, "_validation", lambda outcome: 90.0 if "0.03" in outcome.job.out.name else 10.0)
+    again = (
+        r"The winner is lr=0.03, but '.*best' holds a run with another recipe: lr \(1e-05 there, .*: the grid is kept"
+    )
+    with pytest.raises(InputError, match=again):
+        tune(recipe(epochs=1), GRID, tmp_path, say=lambda line: None)
+    (tmp_path / "best").rename(tmp_path / "before")
+    assert tune(recipe(epochs=1), GRID, tmp_path, say=lambda line: None).final.job.recipe.lr == 0.03
 
 
 def test_the_test_accuracy_plays_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +73,10 @@ def test_command(scns: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert code == 2 and re.search(message, err)
     code, _, err = scns(*words)
     assert code == 2 and "nothing to tune" in err
+    (tmp_path / "file").write_text("")
+    code, out, err = scns(*words[:-1], "file/t", "--grid", "method.negatives=4")
+    assert code == 2 and err.startswith("scns: Not a directory 'file") and "failed" not in out  # once, not once a point
+    code, out, err = scns(
+        "tune", "mini-ce", "--set", "data=folder", "--set", "root=no", "--grid", "lr=1,2", "--out", "u"
+    )
+    assert code == 2 and err.count("'no") == 1 and "failed" not in out

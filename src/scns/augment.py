@@ -65,8 +65,8 @@ def normalise(
     scale = [1 / (255 * s) for s in std]
     shift = [-m / s for m, s in zip(mean, std, strict=True)]
     pixels = pixels.to(dtype, memory_format=torch.channels_last)
-    return pixels * _per_channel(scale, pixels) + _per_channel(shift, pixels)
+    return pixels * per_channel(scale, pixels) + per_channel(shift, pixels)
 
 
-def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
+def per_channel(values: Sequence[float], like: Tensor) -> Tensor:
     return torch.stack([like.new_full((), value) for value in values])[:, None, None]

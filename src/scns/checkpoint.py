@@ -75,12 +75,21 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         with held(self.path):
             if not kept.exists():
-                (self.path / _NEW).write_text(_WHOLE if made else "")
+                self._mark_new(made)
             for name in _PARTS:
                 for part in self.path.glob(name):  # of a process that was killed while it wrote
                     part.unlink(missing_ok=True)
             self._describe(recipe)
         return False
+
+    def _mark_new(self, made: bool) -> None:
+        """Note that the folder was `made`, or was empty, for a run that may come to nothing."""
+        try:
+            (self.path / _NEW).write_text(_WHOLE if made else "")
+        except OSError as error:  # a full disk, which names no file
+            with suppress(OSError):
+                (self.path / _NEW).unlink()
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def _describe(self, recipe: Recipe) -> None:
         with atomic(self.path / "recipe.json") as temporary:
@@ -90,9 +99,18 @@ class Folder:
     def check(self, recipe: Recipe, but: Collection[str] = ()) -> None:
         """Raise where something was trained by another recipe, keys in `but` apart; else nothing would be lost."""
         changed = self.changes(recipe, but)
-        if changed and (self.finished or (self.path / _LAST).exists()):
+        if changed and (self.finished or self._trained):
             words = ", ".join(f"{key} ({old!r} there, {new!r} asked)" for key, (old, new) in changed.items())
             raise InputError(f"'{self.path}' holds a run with another recipe: {words}; choose another --out.")
+
+    @property
+    def _trained(self) -> bool:
+        """Whether a checkpoint is of more than the beginning, which a run leaves that could not do its first step."""
+        try:
+            known = self.progress()
+        except InputError:  # it cannot be read, but somebody may want it
+            return True
+        return known is not None and any(known[key] for key in ("stage", "epoch", "place"))
 
     @contextmanager
     def kept(self, recipe: Recipe) -> Iterator[None]:
@@ -104,6 +122,8 @@ class Folder:
         try:
             with held(self.path):
                 self.check(recipe)  # another process may have had it since it was opened
+                if self.changes(recipe) and not self._trained:
+                    (self.path / _LAST).unlink(missing_ok=True)
                 self._describe(recipe)
                 try:
                     yield

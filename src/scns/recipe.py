@@ -35,6 +35,8 @@ _LEAST = {
     "seed": 0,
     "data_seed": -1,
 }
+_LARGEST = 3.4e38  # of float32
+_PIXELS = 8192  # of a side: more are a slip of the keyboard
 _SEEDS = 2**63  # seeds are below it: TOML's whole numbers and the keys of what is drawn are signed 64 bits
 _MEANT = {
     "learning_rate": "lr",
@@ -139,12 +141,18 @@ class Recipe:
             raise InputError(f"teacher_network={self.teacher_network} needs teacher=: a file with its weights.")
 
     def _check_numbers(self) -> None:
-        for name in ("seed", "data_seed"):
+        for name in _LEAST:
             if getattr(self, name) >= _SEEDS:
                 raise InputError(f"{name}={getattr(self, name)} must be below 2^63 = {_SEEDS}.")
         for name in ("lr", "decay"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name}={getattr(self, name)} must be above 0 and finite.")
+        for name in ("lr", "decay", "weight_decay"):
+            if _LARGEST < getattr(self, name) < math.inf:
+                raise InputError(f"{name}={getattr(self, name)} must be at most {_LARGEST:g}, the largest float32.")
+        for name in ("size", "input_size", "teacher_size"):
+            if getattr(self, name) > _PIXELS:
+                raise InputError(f"{name}={getattr(self, name)} is a side of an image in pixels; at most {_PIXELS:,}.")
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum={self.momentum} must be at least 0 and below 1.")
         if not 0 <= self.weight_decay < math.inf:

@@ -213,6 +213,8 @@ class Run:
                 raise self._diverged(f"The weights '{name}' became infinite or NaN in epoch {epoch}; lower lr")
         progress = {"stage": self.stage, "epoch": self.epoch, "place": self.place, "seconds": self.seconds}
         data = {"images": len(self.data.train), "labels": checks.fingerprint(self.data.train.labels)}
+        if self.teacher is not None:
+            data["teacher"] = self.teacher.fingerprint
         known = {**progress, **data, "names": self.member.names, "history": self.history}
         self.world.together(partial(self.folder.save, self.tensors(), known))
         self.saved_at, self.save_took = self.seconds, time.perf_counter() - start
@@ -240,6 +242,12 @@ class Run:
             raise InputError(
                 f"The checkpoint in '{self.folder.path}' is of training images with other labels, or in another order; "
                 "put the data back as they were, or choose another --out."
+            )
+        taught = self.teacher.fingerprint if self.teacher is not None else ""
+        if progress.get("teacher", taught) != taught and not self.result:
+            raise InputError(
+                f"The checkpoint in '{self.folder.path}' is of another teacher than '{self.recipe.teacher}' is now; "
+                "put that one back, or choose another --out."
             )
         self.stage = int(progress["stage"])
         if not 0 <= self.stage < len(self.stages):

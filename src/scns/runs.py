@@ -122,7 +122,7 @@ def load_images(recipe: Recipe, data: str | None, root: str | None, split: str) 
     try:
         return datasets.load(data or recipe.data, root or recipe.root, split, **options)
     except InputError as error:
-        if root is not None or Path(recipe.root).expanduser().exists():
+        if root is not None or recipe.root not in str(error) or Path(recipe.root).expanduser().exists():
             raise
         raise InputError(f"{error} The run's root is seen from this folder; --root says where the data lie.") from None
 

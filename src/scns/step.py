@@ -71,6 +71,7 @@ class Shown(nn.Module):
 
 
 _MOST_TERMS = 32
+MOST_LOSSES = (_MOST_TERMS - 2) // 2  # their sums, and for how many samples each was finite; right answers, and all
 _MOST_SHAPES = 256  # compiled versions of one function: students x (full batch, tail); torch's own limit is 8
 
 
@@ -304,6 +305,8 @@ def _parts(count: int, size: int) -> list[int]:
 def training(losses: dict[str, Tensor]) -> list[Tensor]:
     """The losses that have a gradient: others are looked at and no more. Without any, nothing would be trained."""
     found = [loss for loss in losses.values() if loss.requires_grad]
+    if len(losses) > MOST_LOSSES:
+        raise InputError(f"The method has {len(losses)} losses, and a step tells {MOST_LOSSES} at most; add some up.")
     if not found:
         given = f"the losses ({', '.join(losses)}) depend on nothing that is trained" if losses else "there is no loss"
         raise InputError(f"Nothing can be learned: {given}; give a term of the method a weight above 0.")

@@ -1,15 +1,21 @@
-"""The frozen teacher: live on the student's view, or cached (one forward a sample), at any input size."""
+"""The frozen teacher: live on the student's view, or cached (one forward a sample), at any input size.
 
+It sees images as it learnt to: resized, and normalised by the mean and deviation of its own training images, where its
+file says them (weights of others say none, and are given what the student is given).
+"""
+
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from scns import augment, models
+from scns import augment, checks, models
 from scns.checkpoint import Folder
 from scns.data import Images
 from scns.errors import InputError, unknown
@@ -20,11 +26,17 @@ TABLE_BYTES = 4 << 30  # of the tables that hold its answers; beyond, it is aske
 LOOK_PIXELS = 1024 * 1000  # of the images a teacher looks at in one go: 1,000 of 32 px take half as long as in 64s
 
 
+Moments = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel
+_CIFAR10: Moments = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.201))  # which the bundled ones learnt
+
+
 class Teacher:
     """A network in evaluation mode without gradients; called with a batch, it gives its features."""
 
     def __init__(self, network: nn.Module, *, size: int = 0, bf16: bool = False, compiled: bool = False) -> None:
         self.network = network.eval().requires_grad_(False)
+        self.moments: Moments | None = getattr(network, "moments", None)
+        self.again: tuple[list[float], list[float]] | None = None  # scale and shift of what others have normalised
         self.size, self.bf16, self.compiled = size or getattr(network, "input_size", 0), bf16, compiled
         self.network.input_size = self.size  # type: ignore[assignment]  # not the one it was trained with, where they differ
         self.quick: nn.Module | None = None  # the network with its batch norms folded; made at the first look
@@ -34,6 +46,23 @@ class Teacher:
         self.look: Callable[[int, int], None] = lambda done, total: None  # told how far it is with a set of images
         self.clean: tuple[Images, Tensor, Tensor] | None = None  # the last set it was asked about, with its answers
 
+    def takes(self, images: Images) -> "Teacher":
+        """From now on batches are normalised as these images are, for a student of theirs."""
+        mean, std = self.moments or (images.mean, images.std)
+        scale = [theirs / own for theirs, own in zip(images.std, std, strict=True)]
+        shift = [(theirs - own) / s for theirs, own, s in zip(images.mean, mean, std, strict=True)]
+        alike = all(abs(value - 1) < 1e-6 for value in scale) and all(abs(value) < 1e-6 for value in shift)
+        self.again = None if alike else (scale, shift)
+        return self
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of its weights."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.network.state_dict().items()):
+            digest.update(f"{name} {checks.fingerprint(value)}".encode())
+        return digest.hexdigest()
+
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Features:
         if self.logits is not None and self.embeddings is not None:
@@ -42,12 +71,18 @@ class Teacher:
             quick = self._quick(batch.images)
             self.live = torch.compile(quick, dynamic=False) if self.compiled else quick  # type: ignore[assignment]
         assert self.live is not None
-        return self._look(self.live, batch.images)
+        return self._look(self.live, self._as_learnt(batch.images))
 
     @torch.no_grad()
     def see(self, images: Tensor) -> Features:
         """Features of normalised images, resized to the teacher's input where it has its own."""
-        return self._look(self._quick(images), images)
+        return self._look(self._quick(images), self._as_learnt(images))
+
+    def _as_learnt(self, images: Tensor) -> Tensor:
+        if self.again is None:
+            return images
+        scale, shift = (augment.per_channel(values, images) for values in self.again)
+        return images * scale + shift
 
     def _quick(self, images: Tensor) -> nn.Module:
         if self.quick is None:
@@ -80,9 +115,10 @@ class Teacher:
         cuda = images.labels.device.type == "cuda"
         chunk = chunk or (max(64, LOOK_PIXELS // max(images.size, self.size) ** 2) if cuda else 500)
         parts = []
+        mean, std = self.moments or (images.mean, images.std)
         for start in range(0, len(images), chunk):
-            pixels = augment.normalise(images.take(slice(start, start + chunk)), images.mean, images.std)
-            seen = self.see(pixels)
+            pixels = augment.normalise(images.take(slice(start, start + chunk)), mean, std)
+            seen = self._look(self._quick(pixels), pixels)
             parts.append((seen.logits, seen.embedding))
             self.look(min(start + chunk, len(images)), len(images))
         return torch.cat([logits for logits, _ in parts]), torch.cat([embedding for _, embedding in parts])
@@ -125,6 +161,7 @@ def load_network(source: str, network: str, classes: int, names: Sequence[str] =
         raise InputError(f"teacher={source} is a file of weights: say which network with teacher_network=wrn-40-2.")
     built = models.build(network, classes)
     built.input_size = size
+    built.moments = _CIFAR10 if source.startswith(_BUNDLED) else _moments(path)  # type: ignore[assignment]
     try:
         models.load_weights(built, path)
     except models.OtherClassesError as error:
@@ -136,6 +173,17 @@ def load_network(source: str, network: str, classes: int, names: Sequence[str] =
         raise InputError(f"{error} The teacher must be a {network} trained on the same {classes} classes.") from None
     _check_order(source, path, names)
     return built
+
+
+def _moments(path: Path) -> Moments | None:
+    """Mean and deviation of the images that a run of ours learnt; of another file nothing is known."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = file.metadata() or {}
+        mean, std = ([float(value) for value in json.loads(told[key])] for key in ("mean", "std"))
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+        return None
+    return (mean, std) if len(mean) == len(std) == 3 and min(std) > 0 else None
 
 
 def _check_order(source: str, path: Path, names: Sequence[str]) -> None:

@@ -48,7 +48,7 @@ class Watch:
     def note(self, sentence: str) -> None: ...
     def start(self, run: "Run") -> None: ...
     def step(self, run: "Run", epoch: int, done: int, total: int) -> None: ...
-    def look(self, of: str, done: int, total: int) -> None: ...  # at images that a network sees without learning
+    def look(self, of: str, done: int, total: int, run: "Run | None" = None) -> None: ...  # seen without learning
     def epoch(self, run: "Run", line: dict[str, Any]) -> None: ...
     def finish(self, run: "Run") -> None: ...
 
@@ -163,7 +163,7 @@ class Shelf:
                 size=recipe.teacher_size,
                 bf16=recipe.precision == "bf16",
                 compiled=recipe.compile != "no",
-            )
+            ).takes(images)
         return self._teachers[key]
 
     def _key(self, recipe: Recipe) -> tuple[Any, ...]:
@@ -307,7 +307,7 @@ def _train_epoch(packs: list[Pack], stopping: Callable[[], int], watch: Watch) -
 
 
 def _look(watch: Watch, run: Run, of: str, done: int, total: int) -> None:
-    watch.look(f"{run.folder.path.name}: {of}", done, total)
+    watch.look(of, done, total, run)
 
 
 def _save_all(runs: list[Run], seconds: float) -> None:
@@ -406,7 +406,7 @@ def polite_stop() -> Iterator[Callable[[], int]]:
     def ask(number: int, frame: object) -> None:
         now = time.monotonic()
         if asked and now - asked[0][1] > _SAME_WISH and not elastic():
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         asked.append((number, now))
 
     try:

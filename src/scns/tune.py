@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scns.errors import InputError
+from scns.plan import check_folders
 from scns.recipe import Recipe
 from scns.sweep import Job, Outcome, sweep
 from scns.train import Watch
@@ -44,6 +45,10 @@ def points(grid: list[str]) -> list[tuple[str, ...]]:
         if key in axes:
             together = ",".join(dict.fromkeys([*axes[key], *listed]))
             raise InputError(f"--grid names {key} twice; give all of its values at once: --grid {key}={together}")
+        if key == "validation":
+            raise InputError(
+                "--grid validation would judge its points on unlike images; give one share: --set validation=0.1"
+            )
         axes[key] = listed
     if not axes:
         raise InputError("There is nothing to tune; give at least one --grid, such as --grid method.k=100,500.")
@@ -74,6 +79,7 @@ def tune(
     Started again, it goes on where it stopped. Test accuracy plays no part in the choice.
     """
     listed = jobs(recipe, grid, out)
+    check_folders([job for _, job in listed])
     outcomes = sweep([job for _, job in listed], pack=pack, say=say, watch=watch)
     trials = [Trial(settings, o, _validation(o)) for (settings, _), o in zip(listed, outcomes, strict=True)]
     judged = [trial for trial in trials if trial.validation is not None]
@@ -81,6 +87,13 @@ def tune(
         raise InputError(f"No point of the grid finished; the first says: {outcomes[0].error}")
     best = max(judged, key=lambda trial: trial.validation or 0.0)
     chosen = replace(recipe.with_settings(list(best.settings)), validation=0.0)
+    try:
+        check_folders([Job(chosen, out / "best")])
+    except InputError as error:  # of a smaller grid, say
+        raise InputError(
+            f"The winner is {' '.join(best.settings)}, but {error} Or move that folder away and give the same command "
+            "again: the grid is kept."
+        ) from None
     return Tuned(trials, best, sweep([Job(chosen, out / "best")], say=say, watch=watch)[0])
 
 

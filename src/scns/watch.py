@@ -41,9 +41,9 @@ class Several(Watch):
         for watch in self.watches:
             watch.step(run, epoch, done, total)
 
-    def look(self, of: str, done: int, total: int) -> None:
+    def look(self, of: str, done: int, total: int, run: Run | None = None) -> None:
         for watch in self.watches:
-            watch.look(of, done, total)
+            watch.look(of, done, total, run)
 
     def epoch(self, run: Run, line: dict[str, Any]) -> None:
         for watch in self.watches:
@@ -73,7 +73,8 @@ class Lines(Watch):
             f"{run.folder.path}: {recipe.student} on {recipe.data} ({len(images):,} images) with {recipe.method}, {how}"
         )
 
-    def look(self, of: str, done: int, total: int) -> None:
+    def look(self, of: str, done: int, total: int, run: Run | None = None) -> None:
+        of = _of(of, run, self.under)
         if self.told.seconds(of, done, total) > _SILENCE:
             self.told.again()
             self._say(f"{of}, {done:,} of {total:,} seen")
@@ -114,7 +115,8 @@ class Display(Watch):
             self.drawn[id(run)] = now
             self.bars.update(self.tasks[id(run)], completed=len(run.history) + done / total)
 
-    def look(self, of: str, done: int, total: int) -> None:
+    def look(self, of: str, done: int, total: int, run: Run | None = None) -> None:
+        of = _of(of, run, self.under)
         seconds = self.told.seconds(of, done, total)
         if self.looking is not None and (done == total or not seconds):  # it is over, or of others now
             self.bars.remove_task(self.looking)
@@ -272,6 +274,10 @@ def named(run: Run, under: Path | None) -> str:
     """The run's folder as seen from the one it lies under; its name alone elsewhere."""
     path = run.folder.path
     return str(path.relative_to(under)) if under is not None and path.is_relative_to(under) else path.name
+
+
+def _of(what: str, run: Run | None, under: Path | None) -> str:
+    return what if run is None else f"{named(run, under)}: {what}"
 
 
 def all_epochs(run: Run) -> int:

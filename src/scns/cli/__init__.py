@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 import warnings
 from typing import Annotated, Any
@@ -31,15 +32,15 @@ from scns.errors import InputError
 
 
 class _Interrupted(Exception):
-    """Ctrl-C in a command."""
+    """Ctrl-C in a command, or the number of another signal that was sent twice."""
 
 
 class _Commands(TyperGroup):
     def invoke(self, context: Any) -> object:
         try:
             return super().invoke(context)
-        except KeyboardInterrupt:  # typer would end it without a word
-            raise _Interrupted from None
+        except KeyboardInterrupt as error:  # typer would end it without a word
+            raise _Interrupted(*error.args) from None
 
 
 app = typer.Typer(
@@ -110,9 +111,10 @@ def main(arguments: list[str] | None = None) -> None:
         if getattr(error, "rank", 0) == 0:  # what all processes of a run know, the first of them says
             screen.complain(_sentence(error))
         sys.exit(2)
-    except (_Interrupted, KeyboardInterrupt):
-        screen.complain("Stopped by Ctrl-C.")
-        sys.exit(130)
+    except (_Interrupted, KeyboardInterrupt) as error:
+        terminated = signal.SIGTERM in error.args
+        screen.complain(f"Stopped by {'SIGTERM' if terminated else 'Ctrl-C'}.")
+        sys.exit(128 + (signal.SIGTERM if terminated else signal.SIGINT))
 
 
 def _sentence(error: Exception) -> str:

@@ -27,13 +27,24 @@ def tune(
     Example: scns tune mini-uniform --grid method.negatives=16,256 --grid method.tau=0.07,0.2 --epochs 3
     """
     from scns import preflight
+    from scns.files import check_writable
+    from scns.plan import check_data, check_folders, check_free
+    from scns.sweep import finished
     from scns.tune import jobs
     from scns.tune import tune as search
     from scns.watch import watching
 
     chosen, _ = named_recipe(recipe, settings or [], epochs=epochs, subset=subset, seed=None, out=None)
-    for _, job in jobs(chosen, grid or [], out):
+    listed = [job for _, job in jobs(chosen, grid or [], out)]
+    for job in listed:
         preflight.check(job.recipe)
+    check_folders(listed)
+    waiting = [job for job in listed if finished(job.out) is None]
+    check_free(waiting)
+    for job in waiting:
+        preflight.check_device(job.recipe)
+    check_data(waiting)
+    check_writable(out / "run")  # said once, not once a point
     with screen.stoppable(), watching(screen.err, screen.redraws(), True, under=out) as watch:
         found = search(chosen, grid or [], out, pack=pack, say=screen.tell, watch=watch)
     rows: list[list[object]] = [

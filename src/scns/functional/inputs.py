@@ -17,6 +17,7 @@ Arguments = ParamSpec("Arguments")
 
 _TENSOR = (Tensor, Tensor | None)  # what parameters that take nothing else are annotated with
 
+_SMALLEST = 1e-30  # it, and what is divided by it, are numbers of float32
 _WHOLE = ("labels_i", "labels_j", "targets", "queue_mask", "index")  # parameters that take integers, or true and false
 
 
@@ -120,6 +121,8 @@ def check_positive(name: str, value: float | Tensor, *, zero: bool = False) -> N
         fits = False
     if not fits:
         raise InputError(f"{name} must be a finite number {'from 0 up' if zero else 'above 0'}; got {value!r}.")
+    if value and not _SMALLEST <= value <= 1 / _SMALLEST:
+        raise InputError(f"{name} must lie between {_SMALLEST:g} and {1 / _SMALLEST:g}; got {value!r}.")
 
 
 def check_power(value: float, *, whole: bool = False) -> None:

@@ -19,6 +19,7 @@ from scns.sampling import (
 from scns.soft import SoftNegatives
 
 SAMPLERS = ("uniform", "class", "instance", "mixed", "soft", "all")
+NEAREST = ("class", "instance", "mixed")  # those of the k nearest
 
 
 def make_sampler(
@@ -37,6 +38,11 @@ def make_sampler(
     """
     if name not in SAMPLERS:
         raise unknown("sampler", name, SAMPLERS)
+    # What changes nothing would be compared with itself.
+    if k is not None and name not in NEAREST:
+        raise InputError(f"k={k} is for the samplers class, instance and mixed, but it is {name}; leave k out.")
+    if clusters is not None and name != "soft":
+        raise InputError(f"clusters={clusters} is for the sampler soft, but it is {name}; leave clusters out.")
     labels, seed = setting.believed(), setting.seed
     if name == "all":
         return AllNegatives(labels)

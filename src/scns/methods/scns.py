@@ -19,6 +19,7 @@ from scns.features import Batch, Features
 from scns.functional.inputs import check_choice, check_positive, full_precision
 from scns.methods import Setting, infonce
 from scns.methods._companions import beside
+from scns.methods._sampler import NEAREST
 
 REFERENCE = "O'Neill and Bollegala, 2021"
 
@@ -69,7 +70,7 @@ class Objective(infonce.Objective):
             setting,
             sampler=sampler,
             negatives=negatives,
-            k=k,
+            k=k if sampler in NEAREST else None,
             scale=scale,
             clusters=clusters,
             refresh=0,
