@@ -131,6 +131,23 @@ def test_the_tables_of_few_negatives_are_those_of_their_runs(folder: str) -> Non
         assert "| " + " | ".join(cells) + " |" in rows
 
 
+def test_the_path_of_tiny_imagenet_is_told_as_it_was_run() -> None:
+    page = RESULTS.split("# Tiny-ImageNet: how far it went\n")[1].split("\n#")[0]
+    folder = ROOT / "docs" / "results" / "tiny-path" / "t2"
+    ended = {path.parts[-3]: json.loads(path.read_text()) for path in folder.rglob("result.json")}
+    shown = {name: f"{result['test']:.2f}" for name, result in ended.items()}
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    for name, row in zip(("teacher", "ce", "kld", "own"), rows, strict=True):
+        assert f"| {shown[name]} |" in row
+    for first, second, row in (("teacher", "ce", rows[0]), ("kld", "own", rows[2])):
+        assert (
+            ended[first]["seconds"] == ended[second]["seconds"] and f"| {ended[first]['seconds']:,.0f}, in one" in row
+        )
+    recipes = [json.loads(path.read_text()) for path in folder.rglob("recipe.json")]
+    assert {(each["subset"], each["epochs"], each["seed"], each["batch"]) for each in recipes} == {(5000, 4, 0, 64)}
+    assert "316 steps" in page and -(-5000 // 64) * 4 == 316
+
+
 def test_two_teachers_together_are_told_as_their_runs_have_it() -> None:
     figure = runpy.run_path(str(ROOT / "experiments" / "few_figure.py"))
     teachers = [figure["read"](ROOT / "docs" / "results" / folder) for folder in ("few", "few110")]
