@@ -248,17 +248,18 @@ def _baseline(entries: list[Entry]) -> tuple[str, str]:
     """KLD over each published method, and over the best other on the widest student, where the paper has +2.35."""
     kld = values(entries, "kld", unlike=True)
     others = [(name, values(entries, name, unlike=True)) for name in BASELINES]
-    found = [(f"over {name}", paired(kld, other)) for name, other in others if other]
-    best: Values = {}
-    for each in entries:
-        if (
-            each.cell
-            and each.cell.column.student == "resnet32x4"
-            and each.cell.row.slug not in ("kld", "ce", "teacher")
-        ):
-            key = _key(each, unlike=True)
-            best[key] = max(best.get(key, 0.0), each.test)
-    return _verdict(found + ([("on resnet32x4 over the best", paired(kld, best))] if best else []))
+    found: list[tuple[str, Difference | None]] = [
+        (f"over {name}", paired(kld, other)) for name, other in others if other
+    ]
+    wide = [each for each in entries if each.cell and each.cell.column.student == "resnet32x4"]
+    rows = dict.fromkeys(each.cell.row.slug for each in wide if each.cell)
+    there = [(name, values(wide, name, unlike=True)) for name in rows if name not in ("kld", "ce", "teacher")]
+    against = [(name, paired(kld, other)) for name, other in there]
+    known = [(name, each) for name, each in against if each is not None]
+    if known:  # one row for all seeds: the best of each seed would be above any row that is as good as the others
+        name, best = min(known, key=lambda each: each[1].mean)
+        found.append((f"on resnet32x4 over {name}, the best of {len(known)},", best))
+    return _verdict(found)
 
 
 def _larger(entries: list[Entry]) -> tuple[str, str]:

@@ -127,6 +127,8 @@ def curves_by_pair(results: Results, folder: Path) -> tuple[dict[str, dict[str, 
         name = entries[0].cell.row.title if entries[0].cell else line.name
         pair = made.setdefault(f"{entries[0].recipe.data}, {_network(entries[0])}", {})
         pair[_unused(name + several, labels[0], pair)] = averaged
+    told = [each.relative_to(folder).as_posix() for each in results.skipped if (each / "result.json").exists()]
+    single = {label: values for label, values in single.items() if label not in told}  # copies of others, say
     if single:
         made[""] = single
     return made, left_out
@@ -148,10 +150,13 @@ def _sweeps(entries: list[Entry]) -> Sweeps:
     unlike = 0
     for method in METHODS:
         for network, kinds in found[method].items():
-            best = max(kinds.values(), key=_most)
+            kind_of, best = max(kinds.items(), key=lambda each: _most(each[1]))
             unlike += sum(_most(each)[1] for each in kinds.values() if each is not best)
             if len(best) > 1:
-                plain = [*found["InfoNCE"].get(network, {}).values()]
+                taught = json.loads(kind_of)[-1]
+                plain = [
+                    each for key, each in found["InfoNCE"].get(network, {}).items() if json.loads(key)[-1] == taught
+                ]
                 # Of several kinds of uniform runs none is the line's baseline.
                 known = _spread(plain[0][None]) if len(plain) == 1 else None
                 values = sorted((x for x in best if x is not None), key=_order)

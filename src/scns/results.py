@@ -173,7 +173,7 @@ def read(folder: str | Path) -> Results:
 
 def write_csv(lines: Iterable[Line], path: str | Path) -> None:
     """A row for each line; lists are words with spaces between."""
-    with atomic(Path(path)) as temporary, open(temporary, "w", newline="") as file:
+    with atomic(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8", errors="replace") as file:
         writer = csv.writer(file)
         writer.writerow([each.name for each in fields(Line)])
         for line in lines:

@@ -34,8 +34,10 @@ class _Search:
     """The words looked for in a file, and the vectors found so far."""
 
     def __init__(self, wanted: Collection[str], enough: Collection[str]) -> None:
-        self.wanted = {word.encode(): word for word in wanted}
-        self.missing = {word.encode() for word in enough}
+        self.wanted = {
+            word.encode(errors="surrogateescape"): word for word in wanted
+        }  # names of folders may be any bytes
+        self.missing = {word.encode(errors="surrogateescape") for word in enough}
         self.stops_early = bool(self.missing)
         self.found: Vectors = {}
 
@@ -143,8 +145,9 @@ def _read_text(path: Path, file: BinaryIO, search: _Search, report: Callable[[],
     count, dim = _text_header(path, line)
     lines = itertools.chain([line] if count is None else [], file)
     done = 0
-    for done, line in enumerate(lines, 1):
-        word = line[: line.find(b" ")]
+    for done, line in enumerate(filter(bytes.strip, lines), 1):
+        cut = line.find(b" ")
+        word = line[: cut if cut >= 0 else line.find(b"\t")]
         if word in search.wanted:
             vector = _numbers(path, line, dim, done)
             if vector is not None:

@@ -135,7 +135,7 @@ def _print(name: str, splits: dict[str, "Images"]) -> None:
 
     rows: list[list[object]] = []
     for split, images in splits.items():
-        counts = images.known().labels.bincount(minlength=images.classes)
+        counts = images.known().labels.bincount(minlength=max(1, images.classes))
         low, high = int(counts.min()), int(counts.max())
         found = moments(images.take(slice(None)))
         rows.append(

@@ -331,7 +331,7 @@ def _pictures(
 
     loaded = NeighborTable.load(path)
     labels = None if loaded.labels is None else loaded.labels.long()
-    words = [] if names is None else label_lines(names)
+    words = [] if names is None else [line.strip() for line in label_lines(names) if line.strip()]
     if images in datasets.names():
         data = datasets.load(images, root)
         pixels, labels, words = (
@@ -339,6 +339,8 @@ def _pictures(
             data.labels if labels is None else labels,
             words or list(data.names),
         )
+        if len(words) != data.classes:
+            raise InputError(f"'{names}' holds {len(words)} names, but {images} has {data.classes} classes.")
     elif not Path(images).suffix:
         raise unknown("data set", images, datasets.names())
     else:

@@ -42,7 +42,7 @@ def lines(path: Path, expected: int | None = None) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark that is no name's
     except UnicodeDecodeError:
         raise InputError(f"'{path}' is not a text file in UTF-8; save it as one, a name a line.") from None
-    found = [line.strip() for line in text.splitlines() if line.strip()]
+    found = [line.strip() for line in text.split("\n") if line.strip()]
     if expected is not None and len(found) != expected:
         raise InputError(f"'{path}' holds {len(found)} names, but there must be {expected}; fetch the data set again.")
     return found

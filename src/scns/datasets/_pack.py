@@ -16,6 +16,9 @@ def pack(
     images: Images, folder: Path, split: str, *, each: int = 1000, progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
     """Write the images to folder/<split>/000000.tar and on, `each` in a shard, and their classes; the shards' paths."""
+    for name in images.names:
+        if "\n" in name or name != name.encode(errors="replace").decode():
+            raise InputError(f"The class {name!r} cannot stand in a text file, a name a line; rename it.")
     paths = planned(len(images), folder, split, each)
     with atomic(folder / "classes.txt") as temporary:
         temporary.write_text("\n".join(images.names) + "\n", encoding="utf-8")

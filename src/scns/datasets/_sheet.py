@@ -16,19 +16,20 @@ _FONT = 15  # pixels: readable without zooming
 
 def contact_sheet(images: Images) -> Image.Image:
     """The first images of every class: a row a class up to 20 classes, else a grid of four images a class."""
+    names = ["".join(each if each.isprintable() else "?" for each in name) for name in images.names]
     few = images.classes <= _ROWS
     across = 12 if few else 4
     font = _font()
     step = _TILE + _GAP
     strip = across * step
-    label = max(math.ceil(font.getlength(name)) for name in images.names) + 3 * _GAP if few else 0
+    label = max(math.ceil(font.getlength(name)) for name in names) + 3 * _GAP if few else 0
     width, height = (label + strip, step) if few else (strip + 3 * _GAP, step + _FONT + 2 * _GAP)
     # The number of columns that makes the sheet about as wide as it is high.
     columns = 1 if few else max(1, round(math.sqrt(images.classes * height / width)))
     rows = math.ceil(images.classes / columns)
     sheet = Image.new("RGB", (columns * width + 2 * _GAP, rows * height + 2 * _GAP), "white")
     draw = ImageDraw.Draw(sheet)
-    for kind, name in enumerate(images.names):
+    for kind, name in enumerate(names):
         row, column = divmod(kind, columns)
         left, top = column * width + _GAP, row * height + _GAP
         if few:

@@ -43,16 +43,28 @@ def _scan(path: Path) -> list[tuple[Packed, int]]:
     """The samples of one archive."""
     images: dict[str, Packed] = {}
     labels: dict[str, int] = {}
+    further: dict[
+        str, str
+    ] = {}  # images whose names go on after a dot: views of a sample, or a sample that nobody sees
     with open(path, "rb") as file:
         for member in _members(path):
             folder, _, base = member.name.rpartition("/")
             key, _, ending = base.partition(".")
             key = f"{folder}/{key}" if folder else key
-            if f".{ending.lower()}" in ENDINGS:
+            kind = f".{ending.lower()}"
+            if (kind in ENDINGS and key in images) or (kind in (".cls", ".json") and key in labels):
+                raise InputError(f"'{key}' comes twice in '{path}'; give every sample a name, an image and a label.")
+            if kind not in ENDINGS and f".{kind.rpartition('.')[2]}" in ENDINGS:
+                further[key] = member.name
+            if kind in ENDINGS:
                 images[key] = Packed(str(path), member.offset_data, member.size, member.name)
             elif ending.lower() in ("cls", "json"):
                 file.seek(member.offset_data)
                 labels[key] = _label(path, member.name, file.read(member.size))
+    if lost := [name for key, name in further.items() if key not in images]:
+        raise InputError(
+            f"'{lost[0]}' in '{path}' goes on after its first dot, where the name of a sample ends; rename it."
+        )
     if not images:
         raise InputError(f"'{path}' holds no image; its samples must be NAME.jpg (.png, .webp) with NAME.cls.")
     for one, other, what in ((images, labels, "label: add {}.cls"), (labels, images, "image: add {}.jpg")):
@@ -82,7 +94,10 @@ def _label(path: Path, name: str, content: bytes) -> int:
         if name.lower().endswith(".cls"):
             return int(content)
         told = json.loads(content)
-        return int(told["label"] if "label" in told else told["cls"])
+        label = told["label"] if "label" in told else told["cls"]
+        if isinstance(label, bool | float):
+            raise ValueError("no whole number")
+        return int(label)
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"'{name}' in '{path}' holds no label; write a number in .cls, or {{\"label\": 3}} in .json."
@@ -92,7 +107,7 @@ def _label(path: Path, name: str, content: bytes) -> int:
 def _write(cache: Path, found: list[tuple[Packed, int]], archives: list[Path]) -> None:
     number = {str(path): row for row, path in enumerate(archives)}
     columns = [[number[image.archive], image.offset, image.size, label] for image, label in found]
-    names = "\n".join(image.name for image, _ in found).encode(errors="surrogateescape")
+    names = "\0".join(image.name for image, _ in found).encode(errors="surrogateescape")  # which no name has
     tensors = {"columns": torch.tensor(columns), "names": torch.from_numpy(np.frombuffer(names, np.uint8).copy())}
     with atomic(cache) as temporary:
         save_file(tensors, temporary)
@@ -106,6 +121,8 @@ def _read(cache: Path, archives: list[Path]) -> list[tuple[Packed, int]] | None:
             columns, blob = file.get_tensor("columns"), file.get_tensor("names")
     except SafetensorError:  # damaged: look again
         return None
-    names = blob.numpy().tobytes().decode(errors="surrogateescape").split("\n")
+    names = blob.numpy().tobytes().decode(errors="surrogateescape").split("\0")
+    if len(names) != len(columns):  # written by an earlier version
+        return None
     rows = zip(columns.tolist(), names, strict=True)
     return [(Packed(str(archives[tar]), offset, size, name), label) for (tar, offset, size, label), name in rows]

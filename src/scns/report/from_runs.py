@@ -173,7 +173,8 @@ def _sphere(made: Drawn, source: Source) -> None:
 
 def _globe(view: View) -> Figure:
     """An image and its negatives where a run's student puts them."""
-    anchor = int(draws.permutation(len(view.images), 0, draws.SPLIT)[0])
+    order = draws.permutation(len(view.images), 0, draws.SPLIT)
+    anchor = int(order[view.images.labels[order] >= 0][0])  # a class is what its negatives are not of
     figure = sphere.sphere(scene(view, anchor))
     name = plots.plain(view.images.names[int(view.images.labels[anchor])])
     figure.suptitle(

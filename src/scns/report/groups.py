@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -13,6 +13,7 @@ from scns.recipe import own_root
 from scns.report.svg import Curve
 from scns.results import Entry, Line, Results
 
+_NAMED = 3  # settings in which curves of one name differ, in words
 _POINTS = 400  # of a curve: more than a screen shows, and a page of 100 runs stays below 5 MB
 
 
@@ -62,12 +63,24 @@ def by_number(own: Sequence[Group]) -> list[tuple[list[Curve], list[str], Group]
             continue
         others = [each.line for some in kinds.values() for each in some if negatives(each.entries[0]) is None]
         told = [f"{line.name} {line.mean:.2f}" for line in others]
-        every = [[entry.test for entry in each.entries] for some in kinds.values() for each in some]
+        every = [[entry.test for entry in each.entries] for some in drawn for each in some]
         deviation, freedom = pooled(every)
         half = quantile(freedom) * deviation if freedom else math.inf  # of one run
         first = next(iter(kinds.values()))[0]
-        made.append(([_by_number(some, half) for some in drawn if some], told, first))
+        curves = [_by_number(some, half) for some in drawn if some]
+        names = [each.name for each in curves]
+        settings = [_but_number(some[0].line) for some in drawn if some]
+        curves = [
+            replace(each, name=f"{each.name} ({more})") if more and names.count(each.name) > 1 else each
+            for each, more in zip(curves, settings, strict=True)
+        ]
+        made.append((curves, told, first))
     return made
+
+
+def _but_number(line: Line) -> str:
+    """In what a line differs from its namesakes, the number of negatives apart."""
+    return ", ".join([each for each in line.apart if not each.startswith("method.negatives=")][:_NAMED])
 
 
 def _by_number(some: list[Group], half: float) -> Curve:
@@ -144,10 +157,15 @@ def _seeds(entry: Entry) -> str:
 
 
 def by_data(found: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of each data set, in the order of its first."""
+    """The groups of each data set, in the order of its first; of a person's own, several have their folders' names."""
+    roots = [own_root(group.entries[0].recipe).get("root", "") if group.entries else "" for group in found]
+    several = {group.line.data: {*roots} - {""} for group in found}
+    names = [Path(root).name for root in {*roots} - {""}]
     made: dict[str, list[Group]] = {}
-    for group in found:
-        made.setdefault(group.line.data, []).append(group)
+    for group, root in zip(found, roots, strict=True):
+        own = root if names.count(Path(root).name) > 1 else Path(root).name
+        told = f"{group.line.data} {own}" if root and len(several[group.line.data]) > 1 else group.line.data
+        made.setdefault(told, []).append(group)
     return made
 
 

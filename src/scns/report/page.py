@@ -76,7 +76,8 @@ def page(
         return _pictures(own, named, source, progress) if gallery else ""
 
     lost = by_data([Group(line, [], False, None) for line in results.lines if not line.n])
-    sections = [_section(data, own, lost.get(data, []), shown(own), opening) for data, own in by_data(found).items()]
+    told = by_data(found) | {data: [] for data in lost if data not in by_data(found)}  # also where every run diverged
+    sections = [_section(data, own, lost.get(data, []), shown(own), opening) for data, own in told.items()]
     title = opening.title if opening else f"{count(len(runs), 'run')} in {_folder_name(folder)}"
     header = opening.header() if opening else what(found, runs) + answer(found)
     after = opening.next_steps() if opening else ""
@@ -84,7 +85,7 @@ def page(
     again = opening.command if opening else shlex.join(["scns", "report", where])
     claimed = _claims(results)
     links = [("The paper's claims", "claims")] if claimed else []
-    links += [*((f"Results on {data}", anchor(data)) for data in by_data(found)), ("All runs", "runs")]
+    links += [*((f"Results on {data}", anchor(data)) for data in told), ("All runs", "runs")]
     links += [("Recipes", "recipes"), *([("With your own data", "next")] if opening else [])]
     menu = "".join(f'<a href="#{target}">{text(name)}</a>' for name, target in links)
     return (
@@ -153,7 +154,7 @@ def _section(data: str, own: list[Group], lost: list[Group], shown: str, opening
 
 
 def _pictures(own: Sequence[Group], named: dict[Path, str], source: Source | None, progress: Progress) -> str:
-    data = own[0].line.data
+    data = own[0].line.data if own else ""
     if data not in pictures.BUNDLED:
         return ""
     return pictures.section(data, [(named[path], path) for path in paths(own)], source, progress)

@@ -56,7 +56,7 @@ def sphere(shown: Scene | None = None) -> Figure:
     hidden = easy @ eye < 0
     for points, colour, marker, size, alpha, label in (
         (easy[hidden], _EASY, "o", 14, 0.3, "_behind the sphere"),  # a leading "_" keeps it out of the legend
-        (easy[~hidden], _EASY, "o", 24, 1.0, f"{len(easy)} easy negatives"),
+        (easy[~hidden], _EASY, "o", 24, 1.0, f"{len(easy)} easy negatives" if len(easy) else "_none"),
         (near, _NEAR, "^", 46, 1.0, f"{len(near)} nearest negatives (top k)"),
         (anchor[None], _NEAR, "*", 330, 1.0, "anchor"),
     ):
@@ -64,6 +64,8 @@ def sphere(shown: Scene | None = None) -> Figure:
         look = {"c": colour, "marker": marker, "s": size, "alpha": alpha, "edgecolors": edge, "linewidths": 0.7}
         axes.scatter(*points.T, label=label, depthshade=False, zorder=3, **look)
     for points, marker, label in ((near, "D", "centroid of the nearest"), (easy, "s", "centroid of the easy ones")):
+        if not len(points):
+            continue
         centre = weighted_centroid(anchor, points)
         axes.plot(*zip(np.zeros(3), centre, strict=True), color="black", linewidth=1.6, zorder=4)
         axes.scatter(
