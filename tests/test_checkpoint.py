@@ -164,6 +164,29 @@ def test_a_run_that_could_not_do_its_first_step_does_not_keep_its_folder_from_a_
     assert equal(weights(out), weights(whole.folder.path))
 
 
+@pytest.mark.parametrize("change", [{"seed": 1}, {"student": "resnet14"}, {"subset": 60}, {"arguments": {"dim": 64}}])
+def test_a_checkpoint_of_the_very_beginning_is_not_begun_from_by_another_recipe(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    """Killed before its first step; the corrected line would train on from the weights and tables of the first."""
+    wanted = recipe("infonce", epochs=1, arguments={"negatives": 8})
+
+    class Killed(Exception):
+        pass
+
+    class Early(Watch):
+        def step(self, run: Any, epoch: int, done: int, total: int) -> None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        single(wanted, tmp_path / "run", watch=Early())
+    assert (tmp_path / "run" / "last.safetensors").exists()
+    other = replace(wanted, **change)
+    single(other, tmp_path / "run")
+    single(other, tmp_path / "fresh")
+    assert equal(weights(tmp_path / "run"), weights(tmp_path / "fresh"))
+
+
 def test_another_recipe_is_refused_where_something_was_trained(tmp_path: Path) -> None:
     made = folder(tmp_path)
     assert made.open(Recipe(epochs=5)) is False and made.recipe().epochs == 5  # nothing is lost

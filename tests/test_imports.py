@@ -25,6 +25,7 @@ LAYERS = [
         "world",
         "has",
         "lock",
+        "heap",
         "phrases",
         "fonts",
     },

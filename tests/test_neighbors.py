@@ -320,6 +320,20 @@ def test_faiss_finds_passages_behind_a_large_group_of_queries(group: int) -> Non
     assert torch.equal(made[0].indices, made[1].indices) and made[1].info.recall == 1
 
 
+@pytest.mark.parametrize(
+    "groups", [torch.arange(2000) // 1000, torch.zeros(2000).long(), torch.arange(2000) // 3 % 600]
+)
+def test_faiss_leaves_out_groups_of_any_size(groups: Tensor) -> None:
+    """Large ones in the search itself: as many more as they have would be half of all rows."""
+    pytest.importorskip("faiss")
+    x = torch.randn(2000, 8, generator=torch.Generator().manual_seed(8))
+    made = [
+        NeighborTable.build(x, k=5, exclude="self", groups=groups, backend=backend, **probe)
+        for backend, probe in (("exact", {}), ("faiss", {"probe": 2000}))
+    ]
+    assert torch.equal(made[0].indices, made[1].indices)
+
+
 def test_a_table_that_is_refreshed_in_part_does_not_say_that_it_is_of_the_new_embeddings(
     data: tuple[Tensor, Tensor],
 ) -> None:
@@ -332,6 +346,8 @@ def test_a_table_that_is_refreshed_in_part_does_not_say_that_it_is_of_the_new_em
         part.check(other, labels.clamp(min=0))
     assert (whole.info.backend, whole.info.recall) == ("exact", 1.0)
     whole.check(other, labels.clamp(min=0))
+    none = table.refreshed(other, rows=torch.tensor([], dtype=torch.int64))
+    none.check(x, labels.clamp(min=0))
 
 
 def test_the_quantile_of_the_own_class_is_kept_as_a_number(data: tuple[Tensor, Tensor], tmp_path: Path) -> None:

@@ -295,3 +295,27 @@ def test_every_method_of_the_library_passes_with_a_teacher() -> None:
 def test_settings_that_are_no_list_of_words_are_told(settings: object) -> None:
     with pytest.raises(InputError, match="Settings are a list of key=value"):
         load_recipe("mini-ce", settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["method.k=2"], "method.k is for the sampler class, instance, mixed, but it is 'soft'; leave method.k out"),
+        (["method.sampler=uniform", "method.scale=20"], "method.scale is for the sampler class, instance, mixed, soft"),
+        (
+            ["method.sampler=uniform", "method.clusters=20"],
+            "method.clusters is for the sampler soft, but it is 'uniform'",
+        ),
+        (["method=scns", "method.sampler=uniform", "method.k=2"], "method.k is for the sampler class"),
+        (["method.sampler=class", "method.k=2", "method.scale=3"], ""),
+        (["preset=t1-class", "method.sampler=uniform"], ""),  # the preset's k is nobody's wish
+    ],
+)
+def test_an_argument_that_the_sampler_does_not_have_is_refused_of_a_new_run(words: list[str], said: str) -> None:
+    """Of `scns tune --grid method.k=...` all points would be one run; runs that are there already go on."""
+    wanted = Recipe(method="infonce").with_settings(words)
+    if said:
+        with pytest.raises(InputError, match=said):
+            preflight.check_used(wanted)
+    else:
+        preflight.check_used(wanted)

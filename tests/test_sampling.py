@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scns import chances, sampling, soft
 from scns.errors import InputError
-from scns.memory import FeatureTable
+from scns.memory import FeatureQueue, FeatureTable
 from scns.neighbors import NeighborTable
 from scns.sampling import (
     AllNegatives,
@@ -223,12 +223,28 @@ def test_which_of_those_at_hand_are_negatives_is_told_without_a_product(monkeypa
     assert torch.equal(log_weights, torch.where(drawn, math.log(2), -torch.inf))
 
 
-@pytest.mark.parametrize("make", [lambda x: SoftNegatives(x, LABELS, scale=5.0), lambda x: FeatureTable(COUNT, 8)])
+def test_the_positive_of_a_batch_of_one_is_at_hand_with_chance_0() -> None:
+    """(batch - 1) / (queries - 1) at the tail of an epoch: it is no negative of the only query."""
+    for num in (0, 2):
+        columns, log_weights = SAMPLERS["soft"].shared(torch.tensor([3]), num, also=torch.tensor([3]), chance=0.0)
+        assert len(columns) == 1 + num and log_weights[0, 0].isneginf() and log_weights[0, 1:].isfinite().all()
+
+
+MADE = [
+    lambda x: SoftNegatives(x, LABELS, scale=5.0),
+    lambda x: FeatureTable(COUNT, 8),
+    lambda x: FeatureQueue(COUNT, 8),
+]
+
+
+@pytest.mark.parametrize("make", MADE)
 def test_what_is_made_where_nothing_is_trained_can_be_trained_with(make: Any) -> None:
     with torch.inference_mode():
         made = make(torch.randn(COUNT, X.shape[1]))
     if isinstance(made, FeatureTable):
         made.update(torch.arange(4), torch.randn(4, 8))
+    elif isinstance(made, FeatureQueue):
+        made.push(torch.randn(4, 8), torch.arange(4), torch.zeros(4).long())
     else:
         made.refresh_(X)
 

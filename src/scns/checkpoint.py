@@ -79,8 +79,14 @@ class Folder:
             for name in _PARTS:
                 for part in self.path.glob(name):  # of a process that was killed while it wrote
                     part.unlink(missing_ok=True)
-            self._describe(recipe)
+            self._begin_anew(recipe)
         return False
+
+    def _begin_anew(self, recipe: Recipe) -> None:
+        """Describe the run; a checkpoint of the very beginning by another recipe, whose weights are others, goes."""
+        if (self.path / "recipe.json").exists() and self.changes(recipe) and not self._trained:
+            (self.path / _LAST).unlink(missing_ok=True)
+        self._describe(recipe)
 
     def _mark_new(self, made: bool) -> None:
         """Note that the folder was `made`, or was empty, for a run that may come to nothing."""
@@ -122,9 +128,7 @@ class Folder:
         try:
             with held(self.path):
                 self.check(recipe)  # another process may have had it since it was opened
-                if self.changes(recipe) and not self._trained:
-                    (self.path / _LAST).unlink(missing_ok=True)
-                self._describe(recipe)
+                self._begin_anew(recipe)
                 try:
                     yield
                 except (InputError, OSError):

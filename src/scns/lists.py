@@ -1,8 +1,10 @@
 """Approximate search for large sets: only some lists of rows are looked at, and the recall is measured."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +14,7 @@ from scns.errors import InputError
 from scns.ranking import in_exact_order, ranked
 from scns.search import CPU_SCORES, Corpus, Found, Progress, empty, put, take
 
+_LARGE = 256  # rows of a group that is left out of the search itself; of smaller ones, more is fetched
 _CHECKED = 256  # rows on which the recall is measured
 
 
@@ -95,25 +98,27 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
     lists = max(1, min(4096, int(4 * len(data) ** 0.5), len(data) // 39))  # 39 points a list: faiss's own minimum
     index: Any = faiss.index_factory(unit.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(unit)
-    groups = None if data.groups is None else data.groups.cpu()
-    asked = None if groups is None else groups[rows.cpu()]
-    known = torch.arange(len(data))
-    if groups is not None and asked is not None and bool((asked[0] >= 0) & (asked == asked[0]).all()):
-        known = (groups != asked[0]).nonzero()[:, 0]  # all queries, say, which then need not be fetched to be left out
-    index.add(unit[known.numpy()] if len(known) < len(data) else unit)
-    index.nprobe = min(lists, probe or max(8, lists // 8))
-    excluded = int((data.stop - data.start).max())
-    if groups is not None and len(known) == len(data) and bool((groups >= 0).any()):
-        excluded += int(groups[groups >= 0].unique(return_counts=True)[1].max())
-    fetch = min(len(known), k + excluded)
+    index.add(unit)
+    probed = min(lists, probe or max(8, lists // 8))
+    groups = torch.full((len(data),), -1) if data.groups is None else data.groups.cpu()
+    known, sizes = groups[groups >= 0].unique(return_counts=True)
+    small = int(sizes[sizes < _LARGE].max()) if bool((sizes < _LARGE).any()) else 0
+    fetch = min(len(data), k + int((data.stop - data.start).max()) + small)
     result = empty(len(rows), k, torch.device("cpu"))
-    places = rows.cpu()
-    for some in torch.arange(len(rows)).split(4096):
-        values, columns = (torch.from_numpy(x) for x in index.search(unit[places[some].numpy()], fetch))
-        columns = torch.where(columns < 0, -1, known[columns.clamp(min=0)])
+    places, done = rows.cpu(), 0
+    large = torch.isin(groups[places], known[sizes >= _LARGE])
+    for some in _alike(torch.where(large, groups[places], -1), max(1, min(4096, CPU_SCORES // fetch))):
+        options: dict[str, Any] = {"nprobe": probed}
+        if large[some[0]]:  # all queries, say: what is left out is never fetched
+            members = np.packbits((groups == groups[places[some[0]]]).numpy(), bitorder="little")
+            selector: Any = faiss.IDSelectorBitmap  # whose stubs are those of C++
+            options["sel"] = faiss.IDSelectorNot(selector(members))
+        asked = faiss.SearchParametersIVF(**options)
+        found = index.search(unit[places[some].numpy()], fetch, params=asked)
+        values, columns = (torch.from_numpy(x) for x in found)
         start, stop = data.start.cpu()[places[some], None], data.stop.cpu()[places[some], None]
         banned = (columns < 0) | ((columns >= start) & (columns < stop))
-        if groups is not None:
+        if len(known):
             own_group = groups[places[some], None]
             banned |= (groups[columns.clamp(min=0)] == own_group) & (own_group >= 0)
         values = values.masked_fill(banned, -torch.inf)
@@ -123,6 +128,14 @@ def with_faiss(data: Corpus, rows: Tensor, k: int, *, probe: int | None, progres
         found = data.order.cpu()[chosen]
         values, indices = in_exact_order(values, chosen, found, rows_here, torch.from_numpy(unit))
         put(result, some, values[:, :k], indices[:, :k])
+        done += len(some)
         if progress:
-            progress(int(some[-1]) + 1, len(rows))
+            progress(done, len(rows))
     return result
+
+
+def _alike(kinds: Tensor, most: int) -> Iterator[Tensor]:
+    """The numbers of rows of one kind, at most so many at a time."""
+    order = kinds.argsort(stable=True)
+    for same in order.split(kinds[order].unique_consecutive(return_counts=True)[1].tolist()):
+        yield from same.split(most)

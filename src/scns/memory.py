@@ -353,6 +353,7 @@ class FeatureQueue(nn.Module):
     labels: Tensor
     cursor: Tensor
 
+    @torch.inference_mode(False)
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         if not checks.is_whole(size) or not checks.is_whole(dim) or size < 1 or dim < 1:

@@ -282,7 +282,7 @@ class NeighborTable:
             generation=self.info.generation + 1,
             dim=vectors.shape[1],
             short_rows=int((indices[:, -1] < 0).sum()),
-            embeddings_sha256="",
+            embeddings_sha256="" if len(some) else self.info.embeddings_sha256,
         )
         if len(some.unique()) == len(self):  # or the other rows are as they were
             whole = checks.fingerprint(vectors)

@@ -175,6 +175,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
             raise InputError(f"'{job.out}' is asked for twice; give every recipe once, and files names of their own.")
         folder = Folder(job.out)
         if not (job.out / "recipe.json").exists():
+            preflight.check_used(job.recipe)
             continue
         # The teacher of a finished run may be reached by another path.
         folder.check(job.recipe, but=("teacher",) if folder.finished else ())

@@ -6,6 +6,7 @@ import torch
 
 from scns import checks, datasets, methods, models
 from scns.errors import InputError, unknown
+from scns.methods._sampler import check_given
 from scns.recipe import Recipe
 
 _BY_EMBEDDINGS = ("instance", "mixed", "soft")  # samplers that need embeddings: a frozen network's, or the table's
@@ -22,6 +23,11 @@ def check(recipe: Recipe) -> None:
     chosen = methods.of_recipe(recipe)
     needs = methods.module(recipe.method).Objective.needs
     _check_teacher(recipe, "teacher" in needs or bool(chosen.get("kld")), chosen)
+
+
+def check_used(recipe: Recipe) -> None:
+    """Raise for an argument that a new run is given and its sampler does not have: others of it would be equal runs."""
+    check_given(recipe.arguments, methods.of_recipe(recipe).get("sampler"))
 
 
 def check_device(recipe: Recipe) -> None:

@@ -244,10 +244,11 @@ class Run:
                 "put the data back as they were, or choose another --out."
             )
         taught = self.teacher.fingerprint if self.teacher is not None else ""
-        if progress.get("teacher", taught) != taught and not self.result:
+        unlike = self.teacher is not None and self.teacher.again is not None  # as earlier versions showed it images
+        if progress.get("teacher", "earlier" if unlike else taught) != taught and not self.result:
             raise InputError(
-                f"The checkpoint in '{self.folder.path}' is of another teacher than '{self.recipe.teacher}' is now; "
-                "put that one back, or choose another --out."
+                f"The checkpoint in '{self.folder.path}' is of another teacher than '{self.recipe.teacher}' is now, or "
+                "saw it otherwise; put that one back, or choose another --out."
             )
         self.stage = int(progress["stage"])
         if not 0 <= self.stage < len(self.stages):

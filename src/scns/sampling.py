@@ -168,7 +168,8 @@ class Negatives(nn.Module):
             columns, drawn = also, self.draws(anchors, also.expand(len(anchors), -1))
             often = torch.full_like(also, -torch.inf, dtype=torch.float64)
         if also is not None:
-            often = often.logaddexp(_chance(self, chance, also, often)[columns].log())
+            known = _chance(self, chance, also, drawn[:, : len(also)], often)
+            often = often.logaddexp(known[columns].log())
             often[: len(also)] += _times(also).log()
         return columns, torch.where(drawn, -often.float(), -torch.inf)
 
@@ -605,19 +606,21 @@ def _also(sampler: Negatives, also: Tensor, anchors: Tensor) -> Tensor:
     return also.to(anchors.device)
 
 
-def _chance(sampler: Negatives, chance: float | Tensor, also: Tensor, like: Tensor) -> Tensor:
-    """How likely each sample is to be at hand, float64 [N]."""
+def _chance(sampler: Negatives, chance: float | Tensor, also: Tensor, drawn: Tensor, like: Tensor) -> Tensor:
+    """How likely each sample is to be at hand, float64 [N]: above 0 for those that can be `drawn`, bool [batch, n]."""
     found = checks.tensor(chance, "chance=").to(device=like.device, dtype=like.dtype)
-    right = found.shape in ((), (sampler.samples,))
-    if not right or (checks.readable(found) and not bool(((found >= 0) & (found <= 1)).all() and found.any())):
+    right, readable = found.shape in ((), (sampler.samples,)), checks.readable(found)
+    needed = also[drawn.any(0)] if readable else also  # the positive of a batch of one is nobody's negative
+    inside = not readable or bool(((found >= 0) & (found <= 1)).all() and (found.any() or not len(needed)))
+    if not right or not inside:
         shown = f"a tensor {list(found.shape)}" if found.dim() else f"{float(found):g}"
         raise InputError(
             f"chance= says how likely a sample is to be among `also`, above 0 and at most 1, one number or "
             f"[{sampler.samples}] of them, but it is {shown}; give (batch - 1) / (queries - 1)."
         )
     found = found.expand(sampler.samples)
-    if checks.readable(found) and not bool((found[also] > 0).all()):
-        absent = int(also[found[also] == 0][0])
+    if readable and not bool((found[needed] > 0).all()):
+        absent = int(needed[found[needed] == 0][0])
         raise InputError(
             f"also= has sample {absent}, whose chance= of being there is 0; give it above 0, or leave it out."
         )

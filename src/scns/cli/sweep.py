@@ -109,7 +109,7 @@ def sweep(
             preflight.check_device(job.recipe)
         check_data(waiting)
         if any(not job.out.exists() for job in waiting):
-            check_writable(out / "run")  # a folder that cannot be, or be written, is said now, not once a run
+            check_writable(out / ".written")  # a folder that cannot be, or be written, is said now, not once a run
     with screen.stoppable():
         if engine == "ray":
             from scns.cluster import sweep_on_ray

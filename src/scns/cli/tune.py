@@ -44,7 +44,7 @@ def tune(
     for job in waiting:
         preflight.check_device(job.recipe)
     check_data(waiting)
-    check_writable(out / "run")  # said once, not once a point
+    check_writable(out / ".written")  # said once, not once a point
     with screen.stoppable(), watching(screen.err, screen.redraws(), True, under=out) as watch:
         found = search(chosen, grid or [], out, pack=pack, say=screen.tell, watch=watch)
     rows: list[list[object]] = [

@@ -19,7 +19,17 @@ from scns.sampling import (
 from scns.soft import SoftNegatives
 
 SAMPLERS = ("uniform", "class", "instance", "mixed", "soft", "all")
-NEAREST = ("class", "instance", "mixed")  # those of the k nearest
+_OF = {"k": ("class", "instance", "mixed"), "scale": ("class", "instance", "mixed", "soft"), "clusters": ("soft",)}
+
+
+def check_given(given: dict[str, object], sampler: object) -> None:
+    """Raise for an argument that a person gives and the sampler does not have: with any value the run is the same."""
+    for what, those in _OF.items():
+        if given.get(what) is not None and sampler in SAMPLERS and sampler not in those:
+            listed = ", ".join(those)
+            raise InputError(
+                f"method.{what} is for the sampler {listed}, but it is '{sampler}'; leave method.{what} out."
+            )
 
 
 def make_sampler(
@@ -38,11 +48,6 @@ def make_sampler(
     """
     if name not in SAMPLERS:
         raise unknown("sampler", name, SAMPLERS)
-    # What changes nothing would be compared with itself.
-    if k is not None and name not in NEAREST:
-        raise InputError(f"k={k} is for the samplers class, instance and mixed, but it is {name}; leave k out.")
-    if clusters is not None and name != "soft":
-        raise InputError(f"clusters={clusters} is for the sampler soft, but it is {name}; leave clusters out.")
     labels, seed = setting.believed(), setting.seed
     if name == "all":
         return AllNegatives(labels)

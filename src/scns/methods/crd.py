@@ -31,7 +31,7 @@ REFERENCE = "Tian et al., 2020"
 PRESETS = {"repdistiller": {"weight": 0.8, "distinct": True}}  # it draws negatives without repetition
 
 _ALONE = World()
-_COLDEST = 0.02  # exp(1.2 / tau) times the number of rows stays below 1e38; rows begin a little longer than 1
+_LARGEST = math.log(1e38)  # similarities are up to 1.2, as rows begin a little longer than 1
 
 
 class CRD(nn.Module):
@@ -63,8 +63,11 @@ class CRD(nn.Module):
         super().__init__()
         if dim < 1:
             raise InputError(f"dim={dim} must be at least 1; CRD's is 128.")
-        if not is_number(tau) or not _COLDEST <= tau < math.inf:
-            raise InputError(f"tau={tau!r} must be from {_COLDEST} up, or exp(cosine / tau) overflows; CRD's is 0.07.")
+        coldest = 1.2 / (_LARGEST - math.log(rows))  # so that exp(similarity / tau) times the rows is a float32
+        if not is_number(tau) or not coldest <= tau < math.inf:
+            raise InputError(
+                f"tau={tau!r} must be from {coldest:.2g} up, or exp(cosine / tau) overflows; CRD's is 0.07."
+            )
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum={momentum} must be from 0 (replace) to 1 (never change).")
         self.rows, self.tau, self.momentum = rows, tau, momentum

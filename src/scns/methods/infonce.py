@@ -128,10 +128,6 @@ class Objective(Method):
             )
         if k is not None:
             check_positive("k", k)
-        if scale not in (None, _PAPER["scale"]) and sampler in ("uniform", "all"):  # presets of both have the paper's
-            raise InputError(
-                f"scale={scale} is for samplers that go by similarity, but it is {sampler}; leave scale out."
-            )
         check_choice("mixture", mixture, _MIXTURES)
         check_choice("positive", chosen["positive"], ("class", "instance"))
         if positives > 1 and chosen["positive"] == "instance":

@@ -19,7 +19,6 @@ from scns.features import Batch, Features
 from scns.functional.inputs import check_choice, check_positive, full_precision
 from scns.methods import Setting, infonce
 from scns.methods._companions import beside
-from scns.methods._sampler import NEAREST
 
 REFERENCE = "O'Neill and Bollegala, 2021"
 
@@ -70,7 +69,7 @@ class Objective(infonce.Objective):
             setting,
             sampler=sampler,
             negatives=negatives,
-            k=k if sampler in NEAREST else None,
+            k=k,
             scale=scale,
             clusters=clusters,
             refresh=0,
