@@ -23,8 +23,8 @@ def open_folder(recipe: Recipe, out: str | Path, world: World) -> bool:
         with world.alike():
             _check_world(recipe, world)
     folder = Folder(out)
-    if not (folder.path / "recipe.json").exists():  # earlier versions made runs that are to go on
-        world.each(lambda: preflight.check_used(recipe))
+    begun = (folder.path / "recipe.json").exists()  # perhaps by an earlier version, and it is to go on
+    world.each(lambda: None if begun else preflight.check_used(recipe))  # each rank asks: folders may differ
     world.each(lambda: None if folder.finished else preflight.check_device(recipe))  # before there is a folder
     finished = world.together(lambda: folder.open(recipe))
     if world.size > 1 and not finished:
