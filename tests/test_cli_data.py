@@ -80,6 +80,12 @@ def test_a_sheet_has_letters_beyond_english_ones() -> None:
     assert len({sheet.tobytes() for sheet in sheets}) == 6
 
 
+def test_a_sheet_of_a_class_with_a_line_break_in_its_name() -> None:
+    pixels, labels = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+    sheets = [contact_sheet(Images(pixels, labels, (name,), (0.5,) * 3, (0.5,) * 3)) for name in ("a\nb", "a?b")]
+    assert sheets[0].tobytes() == sheets[1].tobytes()
+
+
 def test_corrupt_images_stop_it_and_skip_bad_goes_on(scns, own: Path) -> None:
     for row in (1, 3):
         path = own / "train" / "cat" / f"{row}.png"

@@ -145,6 +145,19 @@ def test_a_table_of_the_first_rows_has_a_gallery_of_all_pictures(scns: Run, fold
     assert code == 2 and "among 90 rows, but 'ten.npy' has 10 pictures" in err and not (folder / "h.html").exists()
 
 
+def test_blank_lines_of_a_names_file_are_no_names(scns: Run, folder: Path) -> None:
+    """Each would shift every caption after it."""
+    scns(*BUILD, "--out", "t.safetensors")
+    (folder / "names.txt").write_text("\nant\nbee\n\ncat\ndog\n elk \n")
+    words = ("neighbors", "gallery", "t.safetensors", "--images", "pictures.npy", "--names", "names.txt")
+    assert scns(*words, "--out", "g.html")[0] == 0
+    page = (folder / "g.html").read_text()
+    assert all(name in page for name in ("ant", "bee", "cat", "dog", "elk"))
+    images = ("neighbors", "gallery", "t.safetensors", "--images", "cifar10-mini", "--names", "names.txt")
+    code, _, err = scns(*images, "--out", "h.html")
+    assert code == 2 and "'names.txt' holds 5 names, but cifar10-mini has 10 classes" in err
+
+
 @pytest.mark.parametrize("exclude", ["self", "none"])
 def test_a_table_of_one_class_is_drawn_from_where_the_class_is_not_left_out(
     scns: Run, folder: Path, exclude: str

@@ -126,6 +126,9 @@ def test_the_page_says_which_runs_diverged(tmp_path: Path) -> None:
     assert "<b>3 of 4 runs diverged</b>" in made and "<li><b>some-1</b>: The loss &#x27;ce&#x27; became nan" in made
     assert "50.00<small>1 of 2 diverged</small>" in made and "><small>1 of 1 diverged</small>" in made
     assert "Skipped" not in made
+    assert (
+        "Results on cifar10<" in made and made.count("<small>1 of 1 diverged</small>") == 2
+    )  # of a set of lost runs too
 
 
 def test_a_recipe_that_also_finished_is_not_counted_as_diverged(tmp_path: Path) -> None:

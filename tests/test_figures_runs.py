@@ -153,6 +153,29 @@ def test_a_line_of_the_beta_and_k_figure_shares_all_arguments_but_beta_or_k(tmp_
     assert found.left_out == "2 runs of another teacher or other arguments are not in it."
 
 
+def test_the_uniform_point_of_a_line_has_the_line_s_teacher(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        put(tmp_path / name, Recipe(data="cifar10", student="resnet20", epochs=3 + len(name)), 90.0)
+    for k in (2, 5):
+        taught = replace(INFONCE, arguments={"sampler": "class", "k": k}, teacher=str(tmp_path / "good"))
+        put(tmp_path / f"k{k}", taught, 70.0 + k)
+    plain = replace(INFONCE, arguments={"sampler": "uniform"})
+    put(tmp_path / "plain-bad", replace(plain, teacher=str(tmp_path / "bad")), 40.0)
+    (line,) = figure_data.sweeps(read(tmp_path))["cifar10"].lines["InfoNCE + Class-SCNS"]
+    assert list(line.points) == [2, 5] and line.plain is None
+    put(tmp_path / "plain-good", replace(plain, teacher=str(tmp_path / "good")), 60.0)
+    (line,) = figure_data.sweeps(read(tmp_path))["cifar10"].lines["InfoNCE + Class-SCNS"]
+    assert line.plain is not None and line.plain[0] == 60
+
+
+def test_copies_of_finished_runs_are_not_drawn_as_unfinished(tmp_path: Path) -> None:
+    put(tmp_path / "a-0", INFONCE, 50.0)
+    put(tmp_path / "copy" / "a-0", INFONCE, 50.0)
+    (tmp_path / "begun-0").mkdir()
+    found, _ = figure_data.curves_by_pair(read(tmp_path), tmp_path)
+    assert "" not in found
+
+
 def test_curves_are_means_over_seeds_by_pair(cells: Path) -> None:
     found, left_out = figure_data.curves_by_pair(read(cells), cells)
     assert "cifar100, resnet110 → resnet20" in found and "cifar100, resnet20" in found and not left_out

@@ -247,6 +247,27 @@ def test_accuracy_by_the_number_of_negatives(tmp_path: Path) -> None:
     assert text.count('class="marks"') == 2  # rings and bars, also of a curve that is one point
 
 
+def test_curves_of_one_name_say_in_what_they_differ_and_bars_are_by_their_own_points(tmp_path: Path) -> None:
+    for tau in (0.07, 0.2):
+        for negatives in (4, 16):
+            arguments = {"sampler": "uniform", "negatives": negatives, "tau": tau}
+            for seed in range(3):
+                recipe = replace(TINY, method="infonce", arguments=arguments, seed=seed)
+                put(tmp_path / str(tau) / f"uniform-{negatives}-{seed}", recipe, 50 + 0.2 * seed)
+    for seed, test in enumerate((10.0, 50.0, 90.0)):  # of no number: it widens nothing
+        put(tmp_path / f"ce-{seed}", replace(TINY, seed=seed), test)
+    ((curves, _, _),) = by_number(groups(read(tmp_path)))
+    assert {curve.name for curve in curves} == {"uniform (method.tau=0.07)", "uniform (method.tau=0.2)"}
+    assert all(half < 0.5 for curve in curves for half in curve.halves)
+
+
+def test_two_folders_of_images_are_two_data_sets(tmp_path: Path) -> None:
+    for root in ("cats", "cars"):
+        put(tmp_path / f"{root}-0", replace(TINY, data="folder", root=str(tmp_path / "images" / root)), 50)
+    text = render(tmp_path)
+    assert "Results on folder cats" in text and "Results on folder cars" in text and "Results on folder<" not in text
+
+
 def test_one_seed_of_each_number_has_no_bars(tmp_path: Path) -> None:
     for negatives in (4, 16):
         recipe = replace(TINY, method="infonce", arguments={"sampler": "uniform", "negatives": negatives})

@@ -300,6 +300,14 @@ def verdicts(folder: Path) -> dict[str, str]:
     return {each.letter: each.verdict for each in claims(results.read(folder))}
 
 
+def test_a_run_whose_name_is_no_unicode_is_in_the_file(
+    scns: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    put(tmp_path / "runs" / os.fsdecode(b"bad\xff-0"), TINY, 50)
+    code, _, _ = scns("results", tmp_path / "runs", "--csv", tmp_path / "r.csv", "--json", tmp_path / "r.json")
+    assert code == 0 and "bad?" in (tmp_path / "r.csv").read_text() and (tmp_path / "r.json").exists()
+
+
 def test_no_data_decides_nothing(tmp_path: Path) -> None:
     put(tmp_path / "mine-0", TINY, 50)
     assert set(verdicts(tmp_path).values()) == {"undecided"}

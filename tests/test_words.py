@@ -235,6 +235,14 @@ def test_text_that_an_editor_wrote(tmp_path: Path) -> None:
         assert words.label_vectors(["tree"], tmp_path / "w.txt").tolist() == [VECTORS["tree"]]
 
 
+def test_blank_lines_and_tabs_are_no_fault_of_a_file(tmp_path: Path) -> None:
+    wanted = ["tree", "nowhere"]  # a word that is not there is looked for to the end
+    for name, content in {"blank": text(VECTORS) + b"\n\n", "tabs": text(VECTORS).replace(b" ", b"\t")}.items():
+        file = tmp_path / f"{name}.txt"
+        file.write_bytes(content)
+        assert read_words(file, wanted)["tree"].tolist() == VECTORS["tree"]
+
+
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(InputError, match="'glov' are neither 'glove' nor a file"):
         words.label_vectors(["cat"], "glov")
