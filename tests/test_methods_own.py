@@ -787,8 +787,8 @@ BAD: list[tuple[str, dict[str, object], bool, str]] = [
     ("kld", {"ce": True}, True, "ce of 'kld' must be a number, but it is True."),
     ("oim", {"target": 3}, True, "target of 'oim' must be text, but it is 3."),
     ("infonce", {"tau": 0.0}, True, "tau must be a finite number above 0; got 0.0"),
-    ("crd", {"tau": 0.01}, True, r"tau=0.01 must be from 0.014 up, or exp\(cosine / tau\) overflows"),
-    ("crd", {"tau": float("inf")}, True, "tau=inf must be from 0.014 up"),
+    ("crd", {"tau": 0.01}, True, r"tau=0.01 must be from 0.02 up, or exp\(cosine / tau\) overflows"),
+    ("crd", {"tau": float("inf")}, True, "tau=inf must be from 0.02 up"),
     ("infonce", {"tau": -1.0}, True, "tau must be a finite number above 0; got -1.0"),
     ("infonce", {"negatives": 0}, True, "negatives must be a finite number above 0; got 0"),
     ("infonce", {"beta": -0.1}, True, "beta is -0.1"),
@@ -941,7 +941,7 @@ def test_labels_that_fit_no_classifier_are_told(labels: Tensor) -> None:
 def test_the_coldest_crd_learns_with_finite_numbers() -> None:
     """Its scores are as large as floats have room for: the rows a memory begins with are a little longer than 1."""
     torch.manual_seed(0)
-    crd = CRD(50_000, 8, 8, dim=128, tau=0.016)
+    crd = CRD(50_000, 8, 8, dim=128, tau=0.02)
     optimizer = torch.optim.SGD(crd.parameters(), lr=0.1)
     student, teacher = torch.randn(16, 8), torch.randn(16, 8)
     for epoch in range(30):

@@ -729,7 +729,7 @@ def test_a_missing_teacher_is_said(name: str) -> None:
     [
         ("fitnet", {"layer": 4}, "layer=4 is no layer of both networks; give 0"),
         ("ft", {"rate": 0.001}, "rate=0.001 leaves no channel"),
-        ("crd", {"tau": 0.0}, "tau=0.0 must be from 0.01"),
+        ("crd", {"tau": 0.0}, "tau=0.0 must be from 0.02"),
         ("crd", {"dim": 0}, "dim=0 must be at least 1"),
         ("crd", {"negatives": 0}, "0 draws were asked for"),
         ("crd", {"negatives": 145, "distinct": True}, "145 distinct draws need 145 candidates, but there are 144"),

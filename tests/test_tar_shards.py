@@ -97,6 +97,18 @@ def test_json_labels_folders_flat_names_and_sizes(tmp_path: Path) -> None:
     assert found.pixels.shape == (3, 3, 16, 16) and found.pixels[:, 0].min() == 255
 
 
+def test_labels_in_both_files_and_what_macos_adds(tmp_path: Path) -> None:
+    files = {
+        "a_png": png(), "a_cls": b"0", "a_json": b'{"label": 0, "width": 32}', "b_png": png(), "b_cls": b"1",
+        "b_json": b'{"width": 32}', "c_png": png(), "c_json": b'{"label": 2.0}', "d_png": png(), "d_json": b'{"label": "2"}',
+    }  # fmt: skip
+    for split in ("train", "test"):
+        write(tmp_path / split / "0.tar", **files)
+        with tarfile.open(tmp_path / split / "0.tar", "a") as archive:
+            archive.addfile(tarfile.TarInfo("._a.png"), io.BytesIO())
+    assert datasets.load("shards", tmp_path).labels.tolist() == [0, 1, 2, 2]
+
+
 def test_members_of_any_name_are_read_twice(tmp_path: Path) -> None:
     """Also from the index that the first look leaves, where a line break ended a name."""
     for split in ("train", "test"):
@@ -104,7 +116,7 @@ def test_members_of_any_name_are_read_twice(tmp_path: Path) -> None:
     assert [datasets.load("shards", tmp_path).labels.tolist() for _ in range(2)] == [[0, 1]] * 2
 
 
-@pytest.mark.parametrize("name", ["two\nlines", "no unicode \udcff"])
+@pytest.mark.parametrize("name", ["two\nlines", "no unicode \udcff", "a\rb", "a ", "", "\ufeffa"])
 def test_a_class_that_cannot_stand_on_a_line_is_not_packed(name: str, images: Images, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot stand in a text file, a name a line; rename it"):
         pack(replace(images, names=(name, *images.names[1:])), tmp_path / "out", "train")
@@ -135,14 +147,17 @@ def test_a_truncated_tar_is_named(root: Path, share: float) -> None:
     [
         ({"a_png": b"x", "a_cls": b"1", "b_png": b"x"}, r"^'b' in '.*0\.tar' has no label: add b\.cls, or leave"),
         ({"a_png": b"x", "a_cls": b"1", "b_cls": b"1"}, r"^'b' in '.*0\.tar' has no image: add b\.jpg, or leave"),
-        ({"a_png": b"x", "a_cls": b"one"}, r"^'a\.cls' in '.*0\.tar' holds no label; write a number"),
+        ({"a_png": b"x", "a_cls": b"one"}, r"^'a\.cls' in '.*0\.tar' holds no label, a whole number; write"),
         ({"a_png": b"x", "a_json": b'{"name": 1}'}, r"^'a\.json' in '.*' holds no label"),
         ({"a_png": b"x", "a_json": b"[1]"}, r"^'a\.json' in '.*' holds no label"),
         ({"a_png": b"x", "a_json": b'{"label": 3.7}'}, r"^'a\.json' in '.*' holds no label"),
         ({"a_png": b"x", "a_json": b'{"label": true}'}, r"^'a\.json' in '.*' holds no label"),
         ({"a_png": b"x", "a_json": b'{"label": Infinity}'}, r"^'a\.json' in '.*' holds no label"),
-        ({"a_png": b"x", "a_webp": b"x", "a_cls": b"1"}, r"^'a' comes twice in '.*0\.tar'; give every sample a name"),
-        ({"a_png": b"x", "a_json": b'{"cls": 0}', "a_cls": b"1"}, r"^'a' comes twice in '.*0\.tar'"),
+        ({"a_png": b"x", "a_webp": b"x", "a_cls": b"1"}, r"^'a' comes twice in '.*0\.tar'; give every sample"),
+        (
+            {"a_png": b"x", "a_json": b'{"cls": 0}', "a_cls": b"1"},
+            r"^'a' in '.*' has two labels, 1 in \.cls and 0 in \.json",
+        ),
         ({"a_png": b"x", "a_cls": b"1", "b_v2_png": b"x"}, r"^'b\.v2\.png' in '.*' goes on after its first dot, where"),
         ({"a_txt": b"x"}, r"0\.tar' holds no image; its samples must be NAME\.jpg"),
     ],

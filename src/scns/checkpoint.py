@@ -83,9 +83,14 @@ class Folder:
         return False
 
     def _begin_anew(self, recipe: Recipe) -> None:
-        """Describe the run; a checkpoint of the very beginning by another recipe, whose weights are others, goes."""
-        if (self.path / "recipe.json").exists() and self.changes(recipe) and not self._trained:
-            (self.path / _LAST).unlink(missing_ok=True)
+        """Describe the run; a checkpoint of the very beginning by another recipe, whose weights are others, goes.
+
+        Another process may have had the folder since it was looked at, so that is done again.
+        """
+        if (self.path / "recipe.json").exists():
+            self.check(recipe)
+            if self.changes(recipe):
+                (self.path / _LAST).unlink(missing_ok=True)
         self._describe(recipe)
 
     def _mark_new(self, made: bool) -> None:
@@ -127,7 +132,6 @@ class Folder:
         emptied = False
         try:
             with held(self.path):
-                self.check(recipe)  # another process may have had it since it was opened
                 self._begin_anew(recipe)
                 try:
                     yield

@@ -255,10 +255,13 @@ def _baseline(entries: list[Entry]) -> tuple[str, str]:
     rows = dict.fromkeys(each.cell.row.slug for each in wide if each.cell)
     there = [(name, values(wide, name, unlike=True)) for name in rows if name not in ("kld", "ce", "teacher")]
     against = [(name, paired(kld, other)) for name, other in there]
-    known = [(name, each) for name, each in against if each is not None]
+    most = max((each.n for _, each in against if each is not None), default=0)
+    known = [(name, each) for name, each in against if each is not None and each.n == most]
     if known:  # one row for all seeds: the best of each seed would be above any row that is as good as the others
         name, best = min(known, key=lambda each: each[1].mean)
         found.append((f"on resnet32x4 over {name}, the best of {len(known)},", best))
+    elif there:  # others were run there, KLD was not: this half cannot be judged
+        found.append(("on resnet32x4", None))
     return _verdict(found)
 
 

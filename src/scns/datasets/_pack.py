@@ -17,7 +17,8 @@ def pack(
 ) -> list[Path]:
     """Write the images to folder/<split>/000000.tar and on, `each` in a shard, and their classes; the shards' paths."""
     for name in images.names:
-        if "\n" in name or name != name.encode(errors="replace").decode():
+        odd = "\n" in name or "\r" in name or not name or name != name.strip() or name.startswith("\ufeff")
+        if odd or name != name.encode(errors="replace").decode():
             raise InputError(f"The class {name!r} cannot stand in a text file, a name a line; rename it.")
     paths = planned(len(images), folder, split, each)
     with atomic(folder / "classes.txt") as temporary:

@@ -42,25 +42,28 @@ def listed(archives: list[Path]) -> tuple[list[Packed], list[int]]:
 def _scan(path: Path) -> list[tuple[Packed, int]]:
     """The samples of one archive."""
     images: dict[str, Packed] = {}
-    labels: dict[str, int] = {}
+    told: dict[str, dict[str, int | None]] = {}  # of a sample: the labels of its .cls and .json; None: that tells none
     further: dict[
         str, str
-    ] = {}  # images whose names go on after a dot: views of a sample, or a sample that nobody sees
+    ] = {}  # images whose names go on after a dot: views of a sample, or one that nobody would see
     with open(path, "rb") as file:
         for member in _members(path):
             folder, _, base = member.name.rpartition("/")
             key, _, ending = base.partition(".")
-            key = f"{folder}/{key}" if folder else key
             kind = f".{ending.lower()}"
-            if (kind in ENDINGS and key in images) or (kind in (".cls", ".json") and key in labels):
-                raise InputError(f"'{key}' comes twice in '{path}'; give every sample a name, an image and a label.")
-            if kind not in ENDINGS and f".{kind.rpartition('.')[2]}" in ENDINGS:
-                further[key] = member.name
+            if not key:  # hidden, such as what macOS adds
+                continue
+            key = f"{folder}/{key}" if folder else key
+            if (kind in ENDINGS and key in images) or kind in told.get(key, {}):
+                raise InputError(f"'{key}' comes twice in '{path}'; give every sample a name of its own.")
             if kind in ENDINGS:
                 images[key] = Packed(str(path), member.offset_data, member.size, member.name)
-            elif ending.lower() in ("cls", "json"):
+            elif kind in (".cls", ".json"):
                 file.seek(member.offset_data)
-                labels[key] = _label(path, member.name, file.read(member.size))
+                told.setdefault(key, {})[kind] = _label(path, member.name, file.read(member.size))
+            elif f".{kind.rpartition('.')[2]}" in ENDINGS:
+                further[key] = member.name
+    labels = {key: _one(path, key, each) for key, each in told.items()}
     if lost := [name for key, name in further.items() if key not in images]:
         raise InputError(
             f"'{lost[0]}' in '{path}' goes on after its first dot, where the name of a sample ends; rename it."
@@ -89,19 +92,37 @@ def _members(path: Path) -> Iterator[tarfile.TarInfo]:
         raise InputError(f"'{path}' is cut short or no plain tar ({error}); fetch it again.") from None
 
 
-def _label(path: Path, name: str, content: bytes) -> int:
+def _one(path: Path, key: str, told: dict[str, int | None]) -> int:
+    """The label of a sample; one that has both files tells it in either, or the same in both."""
+    known = {label for label in told.values() if label is not None}
+    if len(known) > 1:
+        raise InputError(f"'{key}' in '{path}' has two labels, {told['.cls']} in .cls and {told['.json']} in .json.")
+    if not known:
+        raise _no_label(f"{key}.json", path)
+    return known.pop()
+
+
+def _label(path: Path, name: str, content: bytes) -> int | None:
+    """The label in a file; None for a .json about other things."""
     try:
         if name.lower().endswith(".cls"):
             return int(content)
         told = json.loads(content)
+        if not isinstance(told, dict) or not {"label", "cls"} & told.keys():
+            return None
         label = told["label"] if "label" in told else told["cls"]
-        if isinstance(label, bool | float):
+        label = int(label) if isinstance(label, str) else label
+        if isinstance(label, bool) or label != int(label):
             raise ValueError("no whole number")
         return int(label)
-    except (ValueError, KeyError, TypeError):
-        raise InputError(
-            f"'{name}' in '{path}' holds no label; write a number in .cls, or {{\"label\": 3}} in .json."
-        ) from None
+    except (ValueError, TypeError, OverflowError):
+        raise _no_label(name, path) from None
+
+
+def _no_label(name: str, path: Path) -> InputError:
+    return InputError(
+        f"'{name}' in '{path}' holds no label, a whole number; write it in .cls, or {{\"label\": 3}} in .json."
+    )
 
 
 def _write(cache: Path, found: list[tuple[Packed, int]], archives: list[Path]) -> None:

@@ -63,7 +63,7 @@ class CRD(nn.Module):
         super().__init__()
         if dim < 1:
             raise InputError(f"dim={dim} must be at least 1; CRD's is 128.")
-        coldest = 1.2 / (_LARGEST - math.log(rows))  # so that exp(similarity / tau) times the rows is a float32
+        coldest = max(0.02, 1.2 / (_LARGEST - math.log(rows)))  # so that sums of exp(similarity / tau) are float32
         if not is_number(tau) or not coldest <= tau < math.inf:
             raise InputError(
                 f"tau={tau!r} must be from {coldest:.2g} up, or exp(cosine / tau) overflows; CRD's is 0.07."

@@ -160,10 +160,11 @@ def by_data(found: Sequence[Group]) -> dict[str, list[Group]]:
     """The groups of each data set, in the order of its first; of a person's own, several have their folders' names."""
     roots = [own_root(group.entries[0].recipe).get("root", "") if group.entries else "" for group in found]
     several = {group.line.data: {*roots} - {""} for group in found}
-    names = [Path(root).name for root in {*roots} - {""}]
+    names = [Path(root).resolve().name for root in {*roots} - {""}]
     made: dict[str, list[Group]] = {}
     for group, root in zip(found, roots, strict=True):
-        own = root if names.count(Path(root).name) > 1 else Path(root).name
+        full = Path(root).resolve()  # the page may go to others, who need not know where it lay
+        own = "/".join(full.parts[-2:]) if names.count(full.name) > 1 else full.name
         told = f"{group.line.data} {own}" if root and len(several[group.line.data]) > 1 else group.line.data
         made.setdefault(told, []).append(group)
     return made

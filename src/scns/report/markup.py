@@ -3,6 +3,7 @@
 import html
 import math
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,8 +23,9 @@ def text(words: str) -> str:
 
 
 def anchor(words: str) -> str:
-    """An id for a heading."""
-    return "on-" + re.sub(r"[^a-z0-9]+", "-", words.lower())
+    """An id for a heading, another for others."""
+    plain = re.sub(r"[^a-z0-9]+", "-", words.lower())
+    return f"on-{plain}" if plain == words else f"on-{plain}-{zlib.crc32(words.encode(errors='replace')):x}"
 
 
 def number(value: float | None, digits: int = 2) -> Value:
