@@ -100,7 +100,8 @@ def test_json_labels_folders_flat_names_and_sizes(tmp_path: Path) -> None:
 def test_labels_in_both_files_and_what_macos_adds(tmp_path: Path) -> None:
     files = {
         "a_png": png(), "a_cls": b"0", "a_json": b'{"label": 0, "width": 32}', "b_png": png(), "b_cls": b"1",
-        "b_json": b'{"width": 32}', "c_png": png(), "c_json": b'{"label": 2.0}', "d_png": png(), "d_json": b'{"label": "2"}',
+        "b_json": b'{"width": 32}', "c_png": png(), "c_json": b'{"label": 2.0}',
+        "d_png": png(), "d_json": b'{"label": "2"}',
     }  # fmt: skip
     for split in ("train", "test"):
         write(tmp_path / split / "0.tar", **files)
