@@ -187,6 +187,27 @@ def test_a_checkpoint_of_the_very_beginning_is_not_begun_from_by_another_recipe(
     assert equal(weights(tmp_path / "run"), weights(tmp_path / "fresh"))
 
 
+def test_a_folder_that_another_process_took_meanwhile_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a look at the folder and its lock; the other's weights would go on under this one's recipe."""
+    out, looks = tmp_path / "run", []
+    single(recipe(epochs=2), out)
+    (out / "result.json").unlink()
+    check = Folder.check
+
+    def late(folder: Folder, wanted: Recipe, *but: Any) -> None:
+        looks.append(wanted)
+        if len(looks) > 1:  # at the first look the other had not begun
+            check(folder, wanted, *but)
+
+    monkeypatch.setattr(Folder, "check", late)
+    before = (out / "recipe.json").read_text()
+    with pytest.raises(InputError, match=r"holds a run with another recipe: seed \(0 there, 1 asked\)"):
+        Folder(out).open(recipe(epochs=2, seed=1))
+    assert (out / "recipe.json").read_text() == before and (out / "last.safetensors").exists()
+
+
 def test_another_recipe_is_refused_where_something_was_trained(tmp_path: Path) -> None:
     made = folder(tmp_path)
     assert made.open(Recipe(epochs=5)) is False and made.recipe().epochs == 5  # nothing is lost

@@ -459,6 +459,18 @@ def test_a_strong_baseline_is_paired_with_one_other_and_not_with_the_best_of_eac
     assert sum(runs[name]) == max(sum(runs[row]) for row in rows if row != "kld")
 
 
+def test_a_strong_baseline_is_not_decided_where_the_widest_student_was_not_taught_by_it(tmp_path: Path) -> None:
+    for row, test in (("kld", 70.0), ("crd", 69.0)):
+        put_cell(tmp_path, f"t3/{row}/resnet110-resnet20", [test, test + 0.1, test + 0.2])
+    assert verdicts(tmp_path)["e"] == "holds"
+    put_cell(tmp_path, "t2/crd/resnet50-resnet32x4", [52.0, 52.1, 52.2])
+    assert verdicts(tmp_path)["e"] == "undecided"
+    put_cell(tmp_path, "t2/kld/resnet50-resnet32x4", [50.0, 50.1, 50.3])
+    put_cell(tmp_path, "t2/at/resnet50-resnet32x4", [59.0])  # one lucky run takes no decided comparison's place
+    (found,) = (each for each in claims(results.read(tmp_path)) if each.letter == "e")
+    assert found.verdict == "fails" and "on resnet32x4 over crd, the best of 1, -1.97" in found.evidence
+
+
 def test_a_run_on_few_images_says_so(scns: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     put(tmp_path / "few-0", Recipe(subset=1500), 40)
     put(tmp_path / "all-0", Recipe(), 50)
