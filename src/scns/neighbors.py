@@ -90,7 +90,7 @@ class NeighborTable:
         a sentence with the bytes before they are allocated.
         """
         device, k = checks.place(device), _whole(k)
-        chunk_rows, probe = _at_least_one(chunk_rows=chunk_rows), _at_least_one(probe=probe)
+        chunk_rows, probe = _at_least_one("chunk_rows", chunk_rows), _at_least_one("probe", probe)
         positive = _same_class_by(positive)
         if memory is not None or isinstance(embeddings, Sequence):
             if backend != "exact":
@@ -544,8 +544,7 @@ def _same_class_by(positive: Any) -> str | float | None:
     return float(positive)
 
 
-def _at_least_one(**given: int | None) -> int | None:
-    ((name, value),) = given.items()
+def _at_least_one(name: str, value: int | None) -> int | None:
     if value is not None and (not checks.is_whole(value) or value < 1):
         raise InputError(f"{name}={value!r} must be a whole number of at least 1; left out, scns chooses it.")
     return None if value is None else int(value)

@@ -165,7 +165,7 @@ class Negatives(nn.Module):
             columns, log_q = self._columns(anchors, num, epoch, also)
             often, drawn = log_q.double().logsumexp(0) + math.log(num), ~log_q.isneginf()
         else:
-            columns, drawn = also, self.draws(anchors, also.expand(len(anchors), -1))
+            columns, drawn = also, self.can_draw(anchors, also.expand(len(anchors), -1))
             often = torch.full_like(also, -torch.inf, dtype=torch.float64)
         if also is not None:
             known = _chance(self, chance, also, drawn[:, : len(also)], often)
@@ -173,7 +173,7 @@ class Negatives(nn.Module):
             often[: len(also)] += _times(also).log()
         return columns, torch.where(drawn, -often.float(), -torch.inf)
 
-    def draws(self, anchors: Tensor, indices: Tensor) -> Tensor:
+    def can_draw(self, anchors: Tensor, indices: Tensor) -> Tensor:
         """Whether each of the samples [batch, m] can be drawn for its anchor."""
         return ~self.log_probability(anchors, indices).isneginf()
 

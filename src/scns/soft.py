@@ -99,10 +99,10 @@ class SoftNegatives(Negatives):
                 self._cluster()
         return self
 
-    def draws(self, anchors: Tensor, indices: Tensor) -> Tensor:
+    def can_draw(self, anchors: Tensor, indices: Tensor) -> Tensor:
         """Every negative can be drawn, by the uniform part."""
         if not self.uniform:
-            return super().draws(anchors, indices)
+            return super().can_draw(anchors, indices)
         self.check(anchors, indices)
         return self.pool.is_negative(anchors, indices)
 

@@ -34,9 +34,8 @@ class _Search:
     """The words looked for in a file, and the vectors found so far."""
 
     def __init__(self, wanted: Collection[str], enough: Collection[str]) -> None:
-        self.wanted = {
-            word.encode(errors="surrogateescape"): word for word in wanted
-        }  # names of folders may be any bytes
+        # Names of folders may be any bytes.
+        self.wanted = {word.encode(errors="surrogateescape"): word for word in wanted}
         self.missing = {word.encode(errors="surrogateescape") for word in enough}
         self.stops_early = bool(self.missing)
         self.found: Vectors = {}

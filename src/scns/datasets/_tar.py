@@ -43,9 +43,7 @@ def _scan(path: Path) -> list[tuple[Packed, int]]:
     """The samples of one archive."""
     images: dict[str, Packed] = {}
     told: dict[str, dict[str, int | None]] = {}  # of a sample: the labels of its .cls and .json; None: that tells none
-    further: dict[
-        str, str
-    ] = {}  # images whose names go on after a dot: views of a sample, or one that nobody would see
+    further: dict[str, str] = {}  # images with more dots in their names: further views, or samples nobody would see
     with open(path, "rb") as file:
         for member in _members(path):
             folder, _, base = member.name.rpartition("/")

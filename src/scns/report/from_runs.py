@@ -174,7 +174,10 @@ def _sphere(made: Drawn, source: Source) -> None:
 def _globe(view: View) -> Figure:
     """An image and its negatives where a run's student puts them."""
     order = draws.permutation(len(view.images), 0, draws.SPLIT)
-    anchor = int(order[view.images.labels[order] >= 0][0])  # a class is what its negatives are not of
+    labelled = order[view.images.labels[order] >= 0]  # a class is what its negatives are not of
+    if not len(labelled):
+        raise InputError(f"None of the images of the run {view.run} has a label, so nothing is a negative of them.")
+    anchor = int(labelled[0])
     figure = sphere.sphere(scene(view, anchor))
     name = plots.plain(view.images.names[int(view.images.labels[anchor])])
     figure.suptitle(

@@ -13,7 +13,7 @@ from scns.recipe import own_root
 from scns.report.svg import Curve
 from scns.results import Entry, Line, Results
 
-_NAMED = 3  # settings in which curves of one name differ, in words
+NAMED = 3  # settings in which curves of one name differ, in words; the recipes have them all
 _POINTS = 400  # of a curve: more than a screen shows, and a page of 100 runs stays below 5 MB
 
 
@@ -80,7 +80,7 @@ def by_number(own: Sequence[Group]) -> list[tuple[list[Curve], list[str], Group]
 
 def _but_number(line: Line) -> str:
     """In what a line differs from its namesakes, the number of negatives apart."""
-    return ", ".join([each for each in line.apart if not each.startswith("method.negatives=")][:_NAMED])
+    return ", ".join([each for each in line.apart if not each.startswith("method.negatives=")][:NAMED])
 
 
 def _by_number(some: list[Group], half: float) -> Curve:
@@ -159,7 +159,9 @@ def _seeds(entry: Entry) -> str:
 def by_data(found: Sequence[Group]) -> dict[str, list[Group]]:
     """The groups of each data set, in the order of its first; of a person's own, several have their folders' names."""
     roots = [own_root(group.entries[0].recipe).get("root", "") if group.entries else "" for group in found]
-    several = {group.line.data: {*roots} - {""} for group in found}
+    several: dict[str, set[str]] = {}
+    for group, root in zip(found, roots, strict=True):
+        several.setdefault(group.line.data, set()).update({root} - {""})
     names = [Path(root).resolve().name for root in {*roots} - {""}]
     made: dict[str, list[Group]] = {}
     for group, root in zip(found, roots, strict=True):

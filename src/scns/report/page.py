@@ -13,7 +13,7 @@ from scns.files import atomic
 from scns.phrases import count
 from scns.report import pictures
 from scns.report.answer import answer, what
-from scns.report.groups import Group, by_data, by_number, curve, groups, history, paths
+from scns.report.groups import NAMED, Group, by_data, by_number, curve, groups, history, paths
 from scns.report.markup import Value, anchor, beside, difference, number, sortable, spread, text
 from scns.report.opening import Opening
 from scns.report.pictures import Source
@@ -28,7 +28,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 Progress = Callable[[int, int], None] | None
 
 _TOLD = 10  # runs without a number that are named above everything else; the others are folded away
-_NAMED = 3  # settings in which curves of one name differ, in words; the recipes have them all
 _NUMBERS = Axis("negatives of each anchor", "with # negatives", "by the number of negatives", marked=True)
 
 
@@ -265,7 +264,7 @@ def _apart(group: Group, some: Sequence[Group]) -> str:
     """The name of a curve; beside others of that name, with the settings in which they differ."""
     namesakes = [set(each.line.apart) for each in some if each.line.name == group.line.name]
     differing = [word for word in group.line.apart if word not in set.intersection(*namesakes)]
-    return ", ".join([group.line.name, *differing[:_NAMED]])
+    return ", ".join([group.line.name, *differing[:NAMED]])
 
 
 def _runs(runs: dict[Path, Entry], named: dict[Path, str]) -> str:
