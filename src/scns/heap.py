@@ -14,8 +14,8 @@ _USUAL = ((_TRIM_THRESHOLD, 64 << 20), (_MMAP_THRESHOLD, 32 << 20), (_MMAP_MAX, 
 def kept() -> Iterator[None]:
     """Freed memory stays with the process, where the C library is glibc.
 
-    By itself it gives large tensors back to the system, which clears every page before it hands it out again: two fifths
-    of the processor's time, of a small network with a teacher on a virtual machine.
+    By itself it gives large tensors back to the system, which clears every page before it hands it out again: two
+    fifths of the processor's time, of a small network with a teacher on a virtual machine.
     """
     if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallopt"):
         yield
